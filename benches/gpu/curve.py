@@ -16,7 +16,7 @@ from gpu.figure import Figure
 from gpu.shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.bench.generation.measure import synchronize
+from specds.bench.generation.target import synchronize
 from specds.drafters import TokenTree
 from specds.verify.packed import PackedRunner
 from specds.verify.support import require_support

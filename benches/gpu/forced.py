@@ -18,19 +18,17 @@ import torch
 from gpu.figure import Figure
 from gpu.shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
-from specds.bench.generation.measure import (
+from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.report import rows_of
+from specds.bench.generation.target import (
     PLAIN,
     Batch,
     BenchTarget,
     CallResult,
-    Plan,
     Way,
     baseline_way,
-    batches_of,
-    measure,
     own_calls,
 )
-from specds.bench.generation.report import rows_of
 from specds.bench.harness import ReportRow, tokenizer_of
 from specds.bench.transcripts import read_files
 from specds.drafters import Drafter

@@ -16,7 +16,7 @@ from gpu.figure import Figure
 from hybrid import hybrid
 from models import HYBRIDS, build, oracle_drafter, plain_generate, prompt, random_drafter
 from specds import FusedDrafter, generate
-from specds.bench.generation.measure import synchronize
+from specds.bench.generation.target import synchronize
 from specds.drafters import TokenTree
 from specds.verify.states import copied, restored
 from specds.verify.support import require_support

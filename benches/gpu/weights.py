@@ -23,14 +23,12 @@ from gpu.figure import Figure
 from real.kinds import encode, kinds, messages
 from real.models import MODELS, folder_of
 from specds import FusedDrafter, PromptLookupDrafter
-from specds.bench.generation.measure import (
+from specds.bench.generation.measure import GenerationCell, Plan, measure
+from specds.bench.generation.target import (
     BenchTarget,
-    GenerationCell,
-    Plan,
     Way,
     baseline_way,
     drafter_way,
-    measure,
     synchronize,
 )
 

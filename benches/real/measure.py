@@ -80,7 +80,7 @@ class AskedModel:
         from engines.llama_server import LlamaServer
         from real.models import folder_of, gguf_of
         from specds._core import ForwardModel, GgufFile
-        from specds.bench.generation.measure import BenchTarget
+        from specds.bench.generation.target import BenchTarget
 
         self._settings, ways = settings, settings["ways"]
         path = gguf_of(settings["model"])

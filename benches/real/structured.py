@@ -148,7 +148,7 @@ def measure(settings, write):
 
 def _target(name, backend):
     from real.models import folder_of, gguf_of
-    from specds.bench.generation.measure import BenchTarget
+    from specds.bench.generation.target import BenchTarget
 
     if backend == CONVERTED:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -165,7 +165,7 @@ def _target(name, backend):
 class _AskedTarget:
     def __init__(self, target, tokenizer, plain, grammars, new_tokens):
         from specds import FusedDrafter
-        from specds.bench.generation.measure import baseline_way, own_calls
+        from specds.bench.generation.target import baseline_way, own_calls
 
         self._target, self._tokenizer, self._grammars = target, tokenizer, grammars
         self._new_tokens = new_tokens
@@ -194,7 +194,7 @@ class _AskedTarget:
         import torch
 
         import specds
-        from specds.bench.generation.measure import own_calls
+        from specds.bench.generation.target import own_calls
 
         def started(nodes, is_logged):
             memory = specds.Memory(self._target.model.config.vocab_size) if is_logged else None

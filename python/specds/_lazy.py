@@ -14,7 +14,6 @@ EXTRAS = {
     "transformers": "transformers",
     "datasets": "corpora",
     "huggingface_hub": "hub",
-    "pathspec": "corpora",
     "pyarrow": "corpora",
     "llguidance": "grammar",
     "ray": "ray",

@@ -120,7 +120,7 @@ def test_module_runs_as_the_command(option):
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
 COMMAND = "from specds.cli import main; sys.argv[1:] = '{}'.split(); main()"
-BENCH, GENERATE = "bench generate --model demo", "generate --model demo-tiny a"
+BENCH, GENERATE = "bench generate --model demo --baseline generate", "generate --model demo-tiny a"
 
 
 @pytest.mark.parametrize(

@@ -266,10 +266,10 @@ def test_language_is_an_option_of_the_stack_only(tmp_path):
 
 @pytest.mark.parametrize(
     ("package", "spec"),
-    [("pathspec", "folder"), ("pyarrow", "rows.parquet"), ("datasets", "ultrachat")],
+    [("pyarrow", "rows.parquet"), ("datasets", "ultrachat")],
 )
 def test_missing_package_error_has_the_install_command(tmp_path, monkeypatch, package, spec):
-    write(tmp_path, {"folder/.gitignore": "x", "folder/a.py": "a", "rows.parquet": ""})
+    write(tmp_path, {"rows.parquet": ""})
     monkeypatch.chdir(tmp_path)
     for name in [n for n in sys.modules if n.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,6 +1,8 @@
 """GGUF files without torch: the texts are those with torch, by the same loop."""
 
 import json
+from contextlib import suppress
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, GenerationConfig
+from transformers.generation import GenerationMixin
 
 from gguf_models import byte_tokenizer, write_model
 from specds import (
@@ -22,6 +25,8 @@ from specds import (
 )
 from specds.accept.on_arrays import ArrayEmitter, ArraySampler, Sampling
 from specds.accept.on_host import Emitter, Sampler
+from specds.accept.processors import Processing
+from specds.generation.arrays import require_settings
 from specds.models.chat_template import TemplateError, render
 from specds.models.load import load_model
 from specds.models.resolve import demo_models
@@ -41,6 +46,12 @@ MODES = {
     "top-k": {**WARM, "top_k": 5},
     "top-p": {**WARM, "top_k": 0, "top_p": 0.6},
     "min-p": {**WARM, "min_p": 0.1, "repetition_penalty": 1.1},
+    "least length": {"min_new_tokens": 20, "eos_token_id": [*range(97, 110)]},
+    "without words": {"bad_words_ids": [[5], [111, 110], [32]]},
+    "biased": {"sequence_bias": [[[101], 4.0], [[32, 116], 5.0], [[110, 101], -3.0]]},
+    "without repeats": {"no_repeat_ngram_size": 2},
+    "suppressed": {"suppress_tokens": [1, 2, 111, 32], "begin_suppress_tokens": [116]},
+    "several": {**WARM, "num_return_sequences": 3, "eos_token_id": [*range(97, 110)]},
 }
 
 
@@ -67,11 +78,28 @@ def test_text_of_arrays_equals_that_of_transformers(arrays, tensors, mode, max_n
     (model, tokenizer), (other, _) = arrays, tensors
     ids = tokenizer.encode(PROMPT)
     settings = {"max_new_tokens": 50, "seed": 7, "max_nodes": max_nodes, **MODES[mode]}
-    found = generate(model, ids, FusedDrafter(), **settings)
-    expected = generate(other, torch.tensor([ids]), None, **{**settings, "max_nodes": 0})
-    assert found.sequences.tolist() == expected.sequences.tolist()
-    assert found.stats.verification == "native"
-    assert found.stats.num_accepted_tokens > 0 or max_nodes != 9 or "penalty" in str(MODES[mode])
+    outputs = {"output_scores": True, "output_logits": True}
+    for kept in ({}, outputs):
+        found = generate(model, ids, FusedDrafter(), **settings, **kept)
+        expected = generate(
+            *(other, torch.tensor([ids]), None),
+            **{**settings, "max_nodes": 0, "return_dict_in_generate": True, **kept},
+        )
+        assert found.sequences.tolist() == expected.sequences.tolist()
+        assert found.stats.verification == "native"
+        assert found.finish_reasons == expected.finish_reasons
+        if max_nodes == 9 and "penalty" not in str(MODES[mode]):
+            assert found.stats.num_accepted_tokens > 0
+    for name in ("scores", "logits"):
+        pairs = zip(getattr(found, name), getattr(expected, name), strict=True)
+        assert all(np.allclose(ours, theirs, atol=1e-5) for ours, theirs in pairs)
+    for row, log_probs in enumerate(found.log_probs):
+        of_row = [step[row].log_softmax(-1) for step in expected.logits[: len(log_probs)]]
+        tokens = found.sequences[row, len(ids) :]
+        assert log_probs == pytest.approx(
+            [float(of[t]) for of, t in zip(of_row, tokens, strict=False)], abs=1e-5
+        )
+        assert expected.log_probs[row] == pytest.approx(log_probs, abs=1e-6)
 
 
 @given(
@@ -86,15 +114,17 @@ def test_text_of_arrays_equals_that_of_transformers(arrays, tensors, mode, max_n
 def test_tokens_drawn_from_any_logits_are_those_of_transformers(
     logits, seed, temperature, top_k, top_p, min_p, penalty
 ):
-    sampling = Sampling(True, temperature, top_k, top_p, min_p, penalty)
-    config = GenerationConfig(**vars(sampling))
+    sampling = Sampling(True, temperature, top_k, top_p, min_p)
+    config = GenerationConfig(**vars(sampling), repetition_penalty=penalty)
     prompt, row = torch.tensor([[0, 2]]), torch.tensor(logits)
     made = load_processors(config)
     torch.manual_seed(seed)
     random = GgufModel.__new__(GgufModel)
     random.random = np.random.MT19937()
     random.seed(seed)
-    theirs, ours = Sampler(made, do_sample=True), ArraySampler(sampling, random.random)
+    processors = Processing(repetition_penalty=penalty).processors(2, (), len(logits))
+    theirs = Sampler(made, do_sample=True)
+    ours = ArraySampler(sampling, random.random, processors)
     emitters = Emitter(prompt, []), ArrayEmitter(prompt.numpy(), 99, frozenset())
     for _ in range(4):
         expected = theirs(emitters[0], row)
@@ -183,6 +213,13 @@ REFUSED = {
     "backend": ({"verification": "packed"}, UnsupportedModelError, "verification='native'"),
     "cache": ({"cache": 5}, UnsupportedRequestError, "continue from a `GgufCache`"),
     "stop": ({"stop_strings": "a"}, ValueError, "stop_strings needs tokenizer"),
+    "foreign word": ({"bad_words_ids": [[1, 999]]}, ValueError, "bad_words_ids must hold ids"),
+    "bias": ({"sequence_bias": [[5]]}, ValueError, "sequence_bias must be a dictionary"),
+    "n-grams": ({"no_repeat_ngram_size": -1}, ValueError, "an integer of 0 or more, got -1"),
+    "greedy texts": ({"num_return_sequences": 2}, ValueError, "needs do_sample=True"),
+    "no text": ({"num_return_sequences": 0}, ValueError, "at least 1, got 0"),
+    "misspelled": ({"max_new_token": 4}, TypeError, "`max_new_token`: did you mean `max_new_t"),
+    "unknown": ({"wheels": 4}, TypeError, "no argument `wheels`$"),
 }
 
 
@@ -206,6 +243,35 @@ def test_warm_up_runs_passes_without_torch(arrays, monkeypatch):
     assert sizes == [2, 1, 64]
     with pytest.raises(UnsupportedModelError, match="verification='native'"):
         warm_up(model, verification="packed")
+
+
+def test_each_setting_of_transformers_is_known_by_its_name():
+    names = {*GenerationConfig().to_dict(), *signature(GenerationMixin.generate).parameters}
+    of_files = {"transformers_version", "_from_model_config", "_commit_hash", "self", "kwargs"}
+    for name in names - of_files - {"inputs"}:
+        with suppress(UnsupportedRequestError):
+            require_settings([name])
+
+
+def test_chat_names_a_misspelled_setting_at_once(arrays):
+    with pytest.raises(TypeError, match="`max_tokens`: did you mean `max_new_tokens`"):
+        Chat(*arrays, max_tokens=5)
+
+
+def test_tokenizer_is_called_as_that_of_transformers(arrays, tensors):
+    (model, ours), (_, theirs) = arrays, tensors
+    for text in (PROMPT, [PROMPT, "a"]):
+        for special in (True, False):
+            found = ours(text, add_special_tokens=special)
+            expected = theirs(text, add_special_tokens=special, return_token_type_ids=False)
+            assert dict(found) == dict(expected)
+    array = ours(PROMPT, return_tensors="np").input_ids
+    assert array.tolist() == theirs(PROMPT, return_tensors="np").input_ids.tolist()
+    assert len(ours) == len(theirs) == 258
+    for wrong in ({"return_tensors": "pt"}, {"text": ["a", "ab"], "return_tensors": "np"}):
+        with pytest.raises(ValueError, match=r"return_tensors='pt'|several lengths"):
+            ours(**{"text": "a", **wrong})
+    assert max(len(repr(each)) for each in (model, ours, Chat(model, ours))) < 200
 
 
 def test_template_is_rendered_as_by_transformers_and_in_a_sandbox(tmp_path, chat_model):
@@ -292,3 +358,38 @@ def test_environment_without_torch_has_generate_chat_memory_and_datastores(tmp_p
     missing = run_without_torch(environment, *of_folder, cwd=tmp_path)
     assert missing.returncode == 1
     assert "torch is not installed: pip install 'specds[transformers]'" in missing.stderr
+
+
+def test_environment_without_torch_measures_and_reads_ignore_files(tmp_path, path):
+    environment = make_environment(tmp_path / "packages")
+    (tmp_path / "a.gguf").symlink_to(path)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/.gitignore").write_text("*.log\n")
+    for name in ("a.txt", "b.log"):
+        (tmp_path / "files" / name).write_text("one two three four\n" * 3)
+    rows = [{"prompt": PROMPT, "completion": "one two three one two three"}] * 2
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def run(*words):
+        return run_without_torch(environment, "-m", "specds", *words, cwd=tmp_path)
+
+    def specds(*words):
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    built = specds("build", "--corpus", "files", "--tokenizer", "a.gguf", "--out", "s", "--json")
+    assert built["num_documents"] == 1
+    replayed = specds("bench", "acceptance", "t.jsonl", "--datastore", "s", "--json")
+    assert replayed["rows"][0]["mean_acceptance_length"] > 1
+    asked = ("--model", "a.gguf", "--max-new-tokens", 8, "--runs", 1, "--threads", 1)
+    measured = specds("bench", "generate", "t.jsonl", *asked, "--datastore", "s", "--json")
+    assert (measured["torch"], measured["num_threads"]) == (None, 1)
+    ways = {(row["mode"], row["name"]): row for row in measured["rows"]}
+    assert {*ways} == {(mode, way) for mode in ("greedy", "sampled") for way in ("plain", "fused")}
+    assert all(row["num_differing"] == 0 for row in ways.values())
+    asked = ("bench", "generate", "t.jsonl", *asked)
+    rows = specds(*asked, "--batch", "1,2", "--json")["rows"]
+    refused = {(row["batch"], row["reason"]) for row in rows}
+    assert refused == {(1, None), (2, "batches of prompts need torch and transformers")}
+    assert "torch is not installed" in run(*asked, "--baseline", "generate").stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = ("numpy", "rich", "typer", "tokenizers", "jinja2")
+INSTALLED = ("numpy", "pathspec", "rich", "typer", "tokenizers", "jinja2")
 
 
 def make_environment(folder):

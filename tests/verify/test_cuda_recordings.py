@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from specds.accept.draws import DRAWING
+from specds.accept.noise import DRAWING
 from specds.verify.recordings import CudaRecording, ForbidHostSync
 
 

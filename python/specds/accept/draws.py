@@ -3,31 +3,23 @@
 import math
 from collections.abc import Sequence
 from functools import cache
-from threading import Lock
 
 import torch
 from torch import Tensor
 
 from specds._core import draw as draw_by_uniforms
+from specds.accept.noise import DRAWING, BatchNoise
 from specds.drafters.session import Proposal
 
-# Maximum bytes of random numbers that are stored for rows that lag behind others. Others are drawn
-# again, from the generator's state before them.
-_MAX_BYTES = 256e6
 
-DRAWING = Lock()
-"""Held while a CUDA graph is recorded: for all threads, a device draws nothing meanwhile."""
-
-
-class Noise:
+class Noise(BatchNoise):
     """The random numbers that `torch.multinomial` would draw in each step of the baseline.
 
     `torch.multinomial` returns the argmax of ``probs / noise``, with exponential noise
-    `(num_rows, vocab_size)` from the device's default generator. A row at position t (its first
-    emitted token is at 0) takes its row of draw t, so the numbers depend on the seed alone and not
-    on drafts. The text is then as independent of drafts as the logits are: up to rounding, which in
-    half precision depends on the width of a forward pass, the slots that it sees, and the slots of
-    the draft.
+    `(num_rows, vocab_size)` from the device's default generator. The numbers depend on the seed
+    alone and not on drafts. The text is then as independent of drafts as the logits are: up to
+    rounding, which in half precision depends on the width of a forward pass, the slots that it
+    sees, and the slots of the draft.
 
     Args:
         num_rows: Rows of the request.
@@ -36,6 +28,7 @@ class Noise:
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
+        super().__init__()
         self._shape = num_rows, vocab_size
         self._device = device
         self._generator = torch.default_generator
@@ -43,46 +36,18 @@ class Noise:
             torch.cuda.init()  # type: ignore[no-untyped-call]
             index = torch.cuda.current_device() if device.index is None else device.index
             self._generator = torch.cuda.default_generators[index]
-        # The generator's state before each draw that a row may still need.
-        self._states: dict[int, Tensor] = {}
-        # The stored draws.
-        self._drawn: dict[int, Tensor] = {}
-        self._num_draws = 0
 
-    def draw_at(self, position: int) -> Tensor:
-        """Return the draw of a position, float32 `(num_rows, vocab_size)`."""
-        with DRAWING:
-            drawn = self._drawn.get(position)
-            while self._num_draws <= position:
-                self._states[self._num_draws] = self._generator.get_state()
-                drawn = self._draw(self._num_draws)
-                self._num_draws += 1
-            if drawn is None:
-                now = self._generator.get_state()
-                self._generator.set_state(self._states[position])
-                drawn = self._draw(position)
-                self._generator.set_state(now)
-            return drawn
-
-    def _draw(self, position: int) -> Tensor:
+    def sample(self) -> Tensor:
         drawn = torch.empty(self._shape, device=self._device)
-        drawn.exponential_(generator=self._generator)
-        # Each step needs all stored draws, row after row, so a full store evicts none.
-        if not self._drawn or (len(self._drawn) + 1) * drawn.nbytes <= _MAX_BYTES:
-            self._drawn[position] = drawn
-        return drawn
+        return drawn.exponential_(generator=self._generator)
 
-    def drop_before(self, position: int) -> None:
-        """Drop the draws before a position that all rows have reached."""
-        for stored in (self._drawn, self._states):
-            for passed in [known for known in stored if known < position]:
-                del stored[passed]
+    @property
+    def state(self) -> Tensor:
+        return self._generator.get_state()
 
-    def close(self, num_positions: int) -> None:
-        """Leave the generator as the baseline would after this number of tokens."""
-        if num_positions in self._states:
-            self._generator.set_state(self._states[num_positions])
-        self._drawn.clear()
+    @state.setter
+    def state(self, state: Tensor) -> None:
+        self._generator.set_state(state)
 
     def draws_for(
         self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]

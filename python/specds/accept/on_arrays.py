@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds._core import draw
+from specds.accept.noise import BatchNoise
+from specds.accept.processors import Processor, Scores, require_number
 from specds.constraints.processor import last_grammar
 from specds.drafters.session import Proposal
-
-Scores = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of a sampler, by their names in `model.generate` and with its defaults.
+    """Settings of samples, by their names in `model.generate` and with its defaults.
 
     Raises:
         ValueError: One of them is out of range; the message names it.
@@ -31,20 +31,12 @@ class Sampling:
     top_k: int = 50
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, kind, least, most, allowed in (
-            ("temperature", Real, 1e-9, inf, "above 0"),
-            ("top_k", Integral, 0, inf, "an integer of 0 or more"),
-            ("top_p", Real, 0, 1, "from 0 to 1"),
-            ("min_p", Real, 0, 1, "from 0 to 1"),
-            ("repetition_penalty", Real, 1e-9, inf, "above 0"),
-        ):
-            value: Any = getattr(self, name)
-            is_number = isinstance(value, kind)
-            if not (is_number and least <= value <= most):
-                raise ValueError(f"{name} must be {allowed}, got {value!r}")
+        require_number("temperature", self.temperature, Real, 1e-9, inf, "above 0")
+        require_number("top_k", self.top_k, Integral, 0, inf, "an integer of 0 or more")
+        require_number("top_p", self.top_p, Real, 0, 1, "from 0 to 1")
+        require_number("min_p", self.min_p, Real, 0, 1, "from 0 to 1")
 
 
 class ArrayEmitter:
@@ -100,6 +92,25 @@ class ArrayEmitter:
         return token
 
 
+class ArrayNoise(BatchNoise):
+    """The random numbers of a batch of samples, float64 `(num_rows, vocab_size)`."""
+
+    def __init__(self, random: np.random.MT19937, num_rows: int, vocab_size: int) -> None:
+        super().__init__()
+        self._random, self._shape = random, (num_rows, vocab_size)
+
+    def sample(self) -> NDArray[np.float64]:
+        return _uniforms(self._random, self._shape[0] * self._shape[1]).reshape(self._shape)
+
+    @property
+    def state(self) -> Any:
+        return self._random.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._random.state = state
+
+
 class ArraySampler:
     """Choose a next token by the processed scores, in the order of transformers' processors.
 
@@ -107,10 +118,15 @@ class ArraySampler:
     as there, up to the rounding of probabilities.
 
     Args:
-        sampling: The settings.
+        sampling: The settings of samples.
         random: The source of random numbers.
-        processors: Called with all tokens, int64 `(1, length)`, and the scores, float32
-            `(1, vocab_size)`, after the penalty and before the temperature; each returns scores.
+        processors: Called in this order, before the temperature.
+        keep_scores: Store the processed scores.
+        keep_logits: Store the logits.
+
+    Attributes:
+        scores: With `keep_scores`, the processed scores of each call, `(vocab_size,)`.
+        logits: With `keep_logits`, the logits of each call.
     """
 
     logits_only = False
@@ -119,11 +135,21 @@ class ArraySampler:
         self,
         sampling: Sampling,
         random: np.random.MT19937,
-        processors: Sequence[Callable[[Any, Any], Any]] = (),
+        processors: Sequence[Processor] = (),
+        *,
+        keep_scores: bool = False,
+        keep_logits: bool = False,
     ) -> None:
         self._sampling, self._random, self._processors = sampling, random, processors
-        self._grammar = None if sampling.do_sample else last_grammar(processors)
-        self.is_argmax = not (sampling.do_sample or sampling.repetition_penalty != 1 or processors)
+        self.scores: list[Scores] | None = [] if keep_scores else None
+        self.logits: list[Scores] | None = [] if keep_logits else None
+        chooses_top = not (sampling.do_sample or keep_scores or keep_logits)
+        self._grammar = last_grammar(processors) if chooses_top else None
+        self.is_argmax = chooses_top and not processors
+        self._noise: tuple[ArrayNoise, int] | None = None
+
+    def draw_by(self, noise: ArrayNoise, row: int) -> None:
+        self._noise = noise, row
 
     def __call__(
         self, emitter: ArrayEmitter, logits: Scores, proposal: Proposal | None = None
@@ -131,30 +157,37 @@ class ArraySampler:
         """Return the token after those of the emitter, given `logits`, `(vocab_size,)`."""
         if self.is_argmax:
             return int(logits.argmax())
-        scores = self._penalized(emitter, logits)
+        rows = logits[None].copy()
         for process in self._processors[: -1 if self._grammar else None]:
-            scores = process(emitter.token_ids, scores[None])[0]
+            rows = process(emitter.token_ids, rows)
         if self._grammar is not None:
-            return self._grammar.top_token(emitter.token_ids, scores[None])
+            return self._grammar.top_token(emitter.token_ids, rows)
+        scores = rows[0]
+        if self._sampling.do_sample:
+            scores = self._warped(scores)
+        if self.scores is not None:
+            self.scores.append(scores)
+        if self.logits is not None:
+            self.logits.append(logits.copy())
         if not self._sampling.do_sample:
             return int(scores.argmax())
         with np.errstate(all="ignore"):
-            probs = _softmax(self._warped(scores))
+            probs = _softmax(scores)
         if not probs.sum() > 0:
             raise ValueError(
                 "probabilities are not numbers: raise the temperature, or check the model"
             )
-        uniforms = _uniforms(self._random, len(probs))
+        uniforms = self._uniforms(emitter, len(probs))
         token = draw(probs, uniforms)
         # The two likeliest are too close for the core's check.
         return int((probs / _exponentials(uniforms)).argmax()) if token is None else token
 
-    def _penalized(self, emitter: ArrayEmitter, logits: Scores) -> Scores:
-        scores, penalty = logits.copy(), np.float32(self._sampling.repetition_penalty)
-        if penalty != 1:
-            seen = scores[ids := np.unique(emitter.token_ids)]
-            scores[ids] = np.where(seen < 0, seen * penalty, seen / penalty)
-        return scores
+    def _uniforms(self, emitter: ArrayEmitter, number: int) -> NDArray[np.float64]:
+        if self._noise is None:
+            return _uniforms(self._random, number)
+        noise, row = self._noise
+        drawn: NDArray[np.float64] = noise.draw_at(len(emitter.emitted))[row]
+        return drawn
 
     def _warped(self, scores: Scores) -> Scores:
         of = self._sampling

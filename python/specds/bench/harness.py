@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from specds._core import Datastore
-from specds.models.load import load_tokenizer
+from specds.models.load import load_encoder
 from specds.models.tokenization import Tokenizer, check_tokenizer
 
 ReportRow = dict[str, Any]
@@ -55,7 +55,7 @@ def tokenizer_of(name: str | None, datastores: Sequence[Datastore]) -> tuple[str
         if not datastores:
             raise ValueError("no tokenizer: pass --tokenizer, or a datastore that names one")
         name = datastores[0].tokenizer_name
-    tokenizer = load_tokenizer(name)
+    tokenizer = load_encoder(name)
     for datastore in datastores:
         check_tokenizer(datastore, tokenizer)
     return name, tokenizer

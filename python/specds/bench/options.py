@@ -81,6 +81,8 @@ class GenerateOptions(BenchOptions):
         batches (PROMPTS,...): Prompts in one call.
         verification: Verification backend.
         activations: `float32` or `int8`, of a GGUF file on a CPU.
+        threads: Threads of a forward pass on a CPU. [default: `OMP_NUM_THREADS`, or one for each
+            core]
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
     """
@@ -95,6 +97,7 @@ class GenerateOptions(BenchOptions):
     batches: Sequence[int] = (1,)
     verification: Literal["auto", "native", "packed", "model"] = "auto"
     activations: Literal["float32", "int8"] = "float32"
+    threads: int | None = None
     device: str = "auto"
     dtype: str = "auto"
 

@@ -27,6 +27,7 @@ def check(
     /,
     *,
     context: int | None = None,
+    threads: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
     as_json: Json = False,
@@ -42,6 +43,8 @@ def check(
         model (MODEL): A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
         context (TOKENS): Also say what a GGUF file needs for this many tokens.
             [default: 8,192, if it is less than the file's context]
+        threads: Threads of a forward pass on a CPU. [default: `OMP_NUM_THREADS`, or one for each
+            core]
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
 
@@ -50,8 +53,10 @@ def check(
         specds check model.gguf --context 32k
     """
     from specds.models.load import load_model
+    from specds.models.packing import use_threads
     from specds.models.resolve import ModelRef, require_placement
 
+    use_threads(threads)
     require_placement(device, dtype)
     ref = ModelRef.resolve(model)
     if context is not None and (ref.kind != "gguf" or context < 1):

@@ -219,6 +219,7 @@ def demo(
         int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Prompts at most.")
     ] = 5,
     max_new_tokens: NewTokens = 200,
+    threads: int | None = None,
     as_json: Json = False,
 ) -> None:
     """Measure how much faster a model writes with drafts, on requests of several kinds.
@@ -228,6 +229,9 @@ def demo(
     otherwise the built-in model completes held-out code with a datastore of the standard library.
     Each request is answered twice with drafts and without, in float32 and in int8, and by llama.cpp
     if llama-cpp-python is installed. `specds bench generate` compares drafters and settings.
+
+    Args:
+        threads: Threads of a forward pass. [default: `OMP_NUM_THREADS`, or one for each core]
 
     Example:
         specds demo --prompts 4
@@ -239,5 +243,7 @@ def demo(
         if missing:
             terminal.note(f"the built-in model is shown instead of SmolLM2: {advice(missing[0])}")
     from specds.cli.demo import run_demo
+    from specds.models.packing import use_threads
 
+    use_threads(threads)
     run_demo(name, num_prompts, max_new_tokens, as_json=as_json)

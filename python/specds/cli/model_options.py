@@ -69,6 +69,8 @@ class Running:
         activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
         context (TOKENS): Most tokens of a text, prompt included, of a GGUF file on a CPU.
             [default: the file's own]
+        threads: Threads of a forward pass on a CPU. [default: `OMP_NUM_THREADS`, or one for each
+            core]
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
             the model's generation config.
         top_k (TOKENS): Sample from the k likeliest tokens; 0 is off.
@@ -93,6 +95,7 @@ class Running:
     verification: Literal["auto", "native", "packed", "model"] = "auto"
     activations: Literal["float32", "int8"] = "float32"
     context: int | None = None
+    threads: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -215,9 +218,11 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds.indexing.default import DefaultDatastore
     from specds.models.gguf_model import is_without_torch
     from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
+    from specds.models.packing import use_threads
     from specds.models.tokenization import check_tokenizer, require_chat_template
     from specds.terminal.progress import build_progress, loading
 
+    use_threads(running.threads)
     datastore = None if running.datastore is None else Datastore(running.datastore)
     # Errors of the tokenizer are raised before the weights are read.
     vocabulary = load_vocabulary(ref)

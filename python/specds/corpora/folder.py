@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from specds._lazy import imported
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import DataFile, decode, digest, file_state, kind, local_file
 from specds.corpora.rendering import Render
@@ -144,17 +143,23 @@ def _is_ignored(name: str, rules: Rules) -> bool:
 _MOST_STARS = 3
 
 
+def _git_ignore_spec() -> Any:
+    from pathspec import GitIgnoreSpec  # it takes longer to import than the rest of this module
+
+    return GitIgnoreSpec
+
+
 def _asked_patterns(lines: Iterable[str]) -> Any:
     lines = [_with_few_stars(line, "--include or --exclude") for line in lines]
     try:
-        return imported("pathspec").GitIgnoreSpec.from_lines(lines)
+        return _git_ignore_spec().from_lines(lines)
     except (re.error, ValueError) as error:
         raise CorpusError(f"--include or --exclude: {error}") from error
 
 
 def _found_patterns(lines: Iterable[str], file: Path) -> Any:
     """The patterns of a `.gitignore`; invalid lines are skipped, as git does."""
-    spec = imported("pathspec").GitIgnoreSpec
+    spec = _git_ignore_spec()
     patterns = []
     for line in lines:
         line = _with_few_stars(line, file)

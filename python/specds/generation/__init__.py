@@ -3,8 +3,8 @@
 In the order of the data: `options` checks the options, `kv_cache` copies a cache of the caller,
 `streams` aligns the rows of a batch, and `decode` runs one request. With transformers, `arguments`
 rejects what drafts cannot serve, `request` prepares a request and `custom_loop` is called by
-`model.generate`; `arrays` does all of it without torch. Users call `generate`, `acceleration`,
-`chat`, `custom_generate`, `warmup` and `rehearsal`.
+`model.generate`; `arrays` does all of it without torch. `rehearsal` runs passes for `warmup`. Users
+call `generate`, `acceleration`, `chat`, `custom_generate` and `warmup`.
 """
 
 from typing import TYPE_CHECKING

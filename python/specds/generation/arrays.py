@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specds._core import Datastore
-from specds.accept.on_arrays import ArrayEmitter, ArraySampler, Sampling, StopStrings
+from specds.accept.on_arrays import (
+    ArrayEmitter,
+    ArrayNoise,
+    ArraySampler,
+    Sampling,
+    StopStrings,
+)
+from specds.accept.processors import Processing, Scores
+from specds.constraints import processor_of_row
 from specds.drafters.session import RequestRules
 from specds.generation.decode import GenerationOutput, Request
 from specds.generation.options import Options, UnsupportedRequestError
@@ -23,9 +32,37 @@ from specds.verify.native import require_native, runner_of
 # As in transformers, for a request without a length.
 _NEW_TOKENS = 20
 _SAMPLING = {each.name for each in fields(Sampling)}
-_SETTINGS = _SAMPLING | {"max_length", "max_new_tokens", "eos_token_id", "prefill_chunk_size"}
+_PROCESSING = {each.name for each in fields(Processing)}
+_LENGTHS = {"max_length", "max_new_tokens"}
+_OUTPUTS = {"output_logits", "output_scores", "num_return_sequences"}
+_OTHERS = {"eos_token_id", "pad_token_id", "prefill_chunk_size"}
+_SETTINGS = _SAMPLING | _PROCESSING | _LENGTHS | _OUTPUTS | _OTHERS
 # What a single prompt and a text without beams leave unused.
-_UNUSED = {"attention_mask", "bos_token_id", "pad_token_id", "use_cache"}
+_UNUSED = {"attention_mask", "bos_token_id", "use_cache"}
+# The arguments of `specds.generate` that are not settings.
+_ARGUMENTS = {
+    *("cache", "check_model", "drafter", "grammar", "input_ids", "logits_processor", "max_nodes"),
+    *("on_prefill", "on_step", "past_key_values", "return_dict_in_generate", "seed", "session"),
+    *("shape_invariant", "stop_strings", "stopping_criteria", "stream_interval", "streamer"),
+    *("synchronize_timings", "tokenizer", "verification"),
+}
+_OF_TRANSFORMERS = {
+    "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight",
+    "assistant_lookbehind", "assistant_model", "cache_config", "cache_implementation",
+    "compile_config", "constraints", "continuous_batching_config", "custom_generate",
+    "decoder_start_token_id", "disable_compile", "diversity_penalty", "dola_layers",
+    "early_stopping", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty",
+    "epsilon_cutoff", "eta_cutoff", "exponential_decay_length_penalty", "force_words_ids",
+    "forced_bos_token_id", "forced_eos_token_id", "generation_config", "guidance_scale",
+    "inputs_embeds", "is_assistant", "length_penalty", "low_memory", "max_cache_len",
+    "max_matching_ngram_size", "max_time", "negative_prompt_attention_mask",
+    "negative_prompt_ids", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "num_beam_groups", "num_beams", "output_attentions", "output_hidden_states",
+    "penalty_alpha", "position_ids", "prefix_allowed_tokens_fn", "prompt_lookup_num_tokens",
+    "remove_invalid_values", "renormalize_logits", "speculation_type", "synced_gpus",
+    "target_lookbehind", "token_healing", "token_type_ids", "top_h", "typical_p", "use_mtp",
+    "watermarking_config",
+}  # fmt: skip
 
 
 def generate_from_arrays(
@@ -46,40 +83,52 @@ def generate_from_arrays(
     """Generate as `specds.generate` does, from one prompt, with a model without torch."""
     require_native(options.verification)
     given = {name: value for name, value in settings.items() if value is not None}
-    if unknown := sorted(given.keys() - _SETTINGS - _UNUSED):
-        raise UnsupportedRequestError(
-            f"{unknown[0]} cannot be used without transformers: load the file by "
-            "`load_gguf(path, framework='transformers')`"
-        )
+    require_settings(given)
     given = {**model.settings, **given}
     ids = _prompt(input_ids, model.vocab_size)
     require_room(ids.shape[1], model.context_length)
     sampling = Sampling(**{name: given[name] for name in _SAMPLING & given.keys()})
+    num_rows = _num_rows(given, sampling)
     datastore = getattr(options.drafter, "datastore", None)
     if isinstance(datastore, Datastore):
         check_vocabulary(datastore, model.vocab_size)
     past = _past(past_key_values if cache is None else cache, ids)
+    if num_rows > 1 and not (past is None and options.session is None):
+        raise UnsupportedRequestError("num_return_sequences above 1 cannot continue from a cache")
     criteria = [*(stopping_criteria or ())]
     if stop_strings:
         if tokenizer is None:
             raise ValueError("stop_strings needs tokenizer: pass the tokenizer of the model")
         strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
         criteria.append(StopStrings(tokenizer.decode, strings))
-    puts = None
-    if streamer is not None:
-        streamer.put(ids)
-        puts = BatchStreamer(streamer, 0, options.stream_interval or 1, np.array)
     max_length = min(_max_length(given, ids.shape[1]), model.context_length)
     eos = given.get("eos_token_id")
-    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
-    emitter = ArrayEmitter(ids, max_length, eos_ids, criteria, None if puts is None else puts.put)
-    if puts is not None:
-        puts.rows.append(emitter)
-    sampler = ArraySampler(sampling, model.random, logits_processor or ())
+    ends = [eos] if isinstance(eos, int) else [*(eos or ())]
+    eos_ids, padding_id = frozenset(ends), int(given.get("pad_token_id", [*ends, 0][0]))
+    puts = None
+    if streamer is not None:
+        streamer.put(ids.repeat(num_rows, axis=0))
+        puts = BatchStreamer(streamer, padding_id, options.stream_interval or 1, np.array)
+    own = Processing(**{name: given[name] for name in _PROCESSING & given.keys()})
+    keeps = {f"keep_{kind}": bool(given.get(f"output_{kind}")) for kind in ("scores", "logits")}
     request = Request(options, model, model.vocab_size, max_length, eos_ids)
-    rules: Any = (model, logits_processor or (), sampling.do_sample, max_length, eos_ids)
+    samplers, emitters = [], []
     try:
-        request.open_row(ids, sampler, emitter, RequestRules(*rules))
+        for row in range(num_rows):
+            processors: list[Any] = own.processors(ids.shape[1], eos_ids, model.vocab_size)
+            processors += (processor_of_row(each, row, num_rows) for each in logits_processor or ())
+            sampler = ArraySampler(sampling, model.random, processors, **keeps)
+            emitter = ArrayEmitter(
+                ids, max_length, eos_ids, criteria, None if puts is None else puts.put
+            )
+            if puts is not None:
+                puts.rows.append(emitter)
+            samplers.append(sampler)
+            emitters.append(emitter)
+            rules: Any = (model, processors, sampling.do_sample, max_length, eos_ids)
+            request.open_row(ids, sampler, emitter, RequestRules(*rules))
+        if num_rows > 1:
+            request.noise = ArrayNoise(model.random, num_rows, model.vocab_size)
         stats, kept = request.decode(
             runner_of(model)
             if options.verification in ("auto", "native")
@@ -93,14 +142,60 @@ def generate_from_arrays(
     if puts is not None:
         puts.end()
     stats.verification = "native"
-    drafted = [row.drafted for row in request.rows]
+    sequences = np.full((num_rows, max(each.length for each in emitters)), padding_id)
+    for tokens, emitter in zip(sequences, emitters, strict=True):
+        tokens[: emitter.length] = emitter.token_ids[0]
     return GenerationOutput(
-        emitter.token_ids,
+        sequences,
         stats,
-        drafted,
+        [row.drafted for row in request.rows],
         request.finish_reasons(),
+        scores=_steps([sampler.scores for sampler in samplers]),
+        logits=_steps([sampler.logits for sampler in samplers]),
         cache=kept,
         tokenizer=tokenizer,
+    )
+
+
+def require_settings(names: Iterable[str]) -> None:
+    """Check the names of the settings of a request.
+
+    Raises:
+        UnsupportedRequestError: A setting needs transformers.
+        TypeError: There is no such setting; the message has the nearest name.
+    """
+    for name in sorted({*names} - _SETTINGS - _UNUSED - _ARGUMENTS):
+        if name in _OF_TRANSFORMERS:
+            raise UnsupportedRequestError(
+                f"{name} cannot be used without transformers: load the file by "
+                "`load_gguf(path, framework='transformers')`"
+            )
+        known = _SETTINGS | _UNUSED | _ARGUMENTS | _OF_TRANSFORMERS
+        near = get_close_matches(name, known, n=1)
+        meant = f": did you mean `{near[0]}`?" if near else ""
+        raise TypeError(f"there is no argument `{name}`{meant}")
+
+
+def _num_rows(given: dict[str, Any], sampling: Sampling) -> int:
+    number = given.get("num_return_sequences", 1)
+    if not (isinstance(number, int) and number >= 1):
+        raise ValueError(f"num_return_sequences must be at least 1, got {number!r}")
+    if number > 1 and not sampling.do_sample:
+        raise ValueError(
+            "num_return_sequences above 1 needs do_sample=True: greedy texts are equal"
+        )
+    return number
+
+
+def _steps(rows: Sequence[list[Scores] | None]) -> tuple[Scores, ...] | None:
+    """Return what was stored of each step, `(num_rows, vocab_size)`, zeros for finished rows."""
+    kept = [row for row in rows if row is not None]
+    if not kept:
+        return None
+    steps = range(max(map(len, kept)))
+    nothing = np.zeros_like(kept[0][0])
+    return tuple(
+        np.stack([row[step] if step < len(row) else nothing for row in kept]) for step in steps
     )
 
 

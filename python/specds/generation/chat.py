@@ -14,6 +14,7 @@ import numpy as np
 from specds._core import Datastore, Memory, Session
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
+from specds.generation.arrays import require_settings
 from specds.generation.decode import FinishReason
 from specds.generation.default_source import with_default
 from specds.generation.generate import generate
@@ -76,6 +77,8 @@ class Chat:
         **settings: Any,
     ) -> None:
         require_chat_template(tokenizer)
+        if is_without_torch(model):
+            require_settings(settings)
         self.tools = [*tools]
         self.first_messages = [*messages]
         self.messages = [*messages]
@@ -97,6 +100,10 @@ class Chat:
         self._cache = self._empty_cache()
         # The session has observed `_token_ids`.
         self._session: Session | None = None
+
+    def __repr__(self) -> str:
+        model = getattr(self._model, "name_or_path", "") or type(self._model).__name__
+        return f"Chat({model!r}, num_messages={len(self.messages)})"
 
     def send(self, text: ChatInput, streamer: BaseStreamer | Any = None, **settings: Any) -> str:
         """Send a message and return the reply, without special tokens.

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specds._core import Session
 from specds.accept.path import Chooses, Emits
 from specds.constraints import ConstrainedSession, Guide, constraint_of
@@ -60,6 +63,27 @@ class GenerationOutput:
     logits: tuple[Any, ...] | None = None
     cache: Any = None
     tokenizer: Any = field(default=None, repr=False)
+
+    @property
+    def log_probs(self) -> list[NDArray[np.float32]] | None:
+        """The natural logarithms of the model's probabilities of the generated tokens.
+
+        For each row float32 `(num_generated,)`; None without `output_logits`.
+        """
+        if self.logits is None:
+            return None
+        start = len(self.sequences[0]) - max(map(len, self.drafted_by_row))
+        found = []
+        for row, drafted in enumerate(self.drafted_by_row):
+            tokens = self.sequences[row, start : start + len(drafted)].tolist()
+            found.append(np.zeros(len(tokens), dtype=np.float32))
+            for step, token in enumerate(tokens):
+                logits = self.logits[step][row]
+                logits = np.asarray(logits.cpu() if hasattr(logits, "cpu") else logits)
+                top = logits.max()
+                total = np.exp(logits - top, dtype=np.float64).sum()
+                found[row][step] = logits[token] - top - np.log(total)
+        return found
 
     def _repr_html_(self) -> str:
         """Return the generated texts, drafted tokens in color, and the figures."""

@@ -170,6 +170,10 @@ class GgufModel:
         model.pass_times()
         return model
 
+    def __repr__(self) -> str:
+        about = f"activations={self.activations!r}, context_length={self.context_length}"
+        return f"GgufModel({self.name_or_path!r}, {about})"
+
     @property
     def vocab_size(self) -> int:
         return int(self.weights.config["vocab_size"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -63,6 +64,21 @@ def default_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def use_threads(number: int | None) -> None:
+    """Choose the threads of this process, for torch too; None keeps the usual ones.
+
+    Raises:
+        ValueError: The number is below 1.
+    """
+    if number is None:
+        return
+    if number < 1:
+        raise ValueError(f"threads must be at least 1, got {number}")
+    os.environ["OMP_NUM_THREADS"] = str(number)
+    if "torch" in sys.modules:  # it has read the variable
+        sys.modules["torch"].set_num_threads(number)
 
 
 def _cache() -> tuple[Path, int] | None:

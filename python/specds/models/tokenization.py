@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import field as attribute
+from functools import cached_property
 from itertools import chain
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specds._core import Datastore, GgufFile
 from specds.models.chat_template import render
@@ -43,7 +44,17 @@ _AS_IT_LIES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """The classes whose tokens transformers takes from `tokenizer.json` and nothing else."""
 
 
-@dataclass(frozen=True)
+class Encoded(dict[str, Any]):
+    """Token ids of texts, by the names that transformers gives them."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@dataclass(frozen=True, repr=False)
 class FastTokenizer:
     """A tokenizer without transformers and torch: of a folder or of a GGUF file."""
 
@@ -107,6 +118,52 @@ class FastTokenizer:
         is_text = isinstance(template, str)
         alike = spelled_alike(tokens)
         return cls(str(path), backend, eos, template if is_text else None, named | more, alike)
+
+    def __repr__(self) -> str:
+        return f"FastTokenizer({self.name_or_path!r}, vocab_size={len(self)})"
+
+    def __len__(self) -> int:
+        """One more than the largest token id."""
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        return vocab_size(self)
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        return_tensors: Literal["np"] | None = None,
+    ) -> Encoded:
+        """Return the token ids of a text, or of several, as `input_ids`.
+
+        Args:
+            text: The text, or a list of texts.
+            add_special_tokens: Add the tokens that begin and end a text.
+            return_tensors: `np` for an array, int64 `(num_texts, length)`, of texts of one length.
+
+        Raises:
+            ValueError: Other tensors are asked for, or texts of several lengths in one array.
+        """
+        texts = [text] if isinstance(text, str) else [*text]
+        ids: Any = [self.encode(one, add_special_tokens=add_special_tokens) for one in texts]
+        if return_tensors is None:
+            ids = ids[0] if isinstance(text, str) else ids
+            mask = [1] * len(ids) if isinstance(text, str) else [[1] * len(one) for one in ids]
+            return Encoded(input_ids=ids, attention_mask=mask)
+        if return_tensors != "np":
+            raise ValueError(
+                f"return_tensors={return_tensors!r} needs transformers: use 'np', or load the file "
+                "by `load_gguf(path, framework='transformers')`"
+            )
+        if len({*map(len, ids)}) > 1:
+            raise ValueError("texts of several lengths make no array: tokenize each by itself")
+        import numpy as np  # the command line's help does without it
+
+        found = np.array(ids, dtype=np.int64).reshape(len(texts), -1)
+        return Encoded(input_ids=found, attention_mask=np.ones_like(found))
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
@@ -190,7 +247,7 @@ def _has_all_special_tokens(backend: Any, folder: Path, config: dict[str, Any]) 
     return _contents(named) <= contents and added <= {(n, repr(t)) for n, t in known.items()}
 
 
-def vocab_size(tokenizer: Tokenizer) -> int:
+def vocab_size(tokenizer: Tokenizer | FastTokenizer) -> int:
     """Return one more than the tokenizer's largest token id, added tokens included."""
     return max(index for token, index in tokenizer.get_vocab().items() if _means(token, index)) + 1
 

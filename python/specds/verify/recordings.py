@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from specds.accept.draws import DRAWING
+from specds.accept.noise import DRAWING
 from specds.verify.cache import TreeCache
 from specds.verify.fused_forward import FusedForward
 from specds.verify.inputs import Inputs

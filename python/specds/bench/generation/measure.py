@@ -5,130 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
-import torch
-from transformers import CompileConfig, PreTrainedModel
-
-from specds._core import Datastore
+from specds.bench.generation.target import Batch, BenchTarget, CallResult, Way
 from specds.decoding.stats import GenerationStats
-from specds.drafters import Drafter, PromptLookupDrafter
-from specds.generation import generate
-
-PLAIN, PROMPT_LOOKUP = "plain", "transformers-prompt-lookup"
-Batch: TypeAlias = "Sequence[list[int]]"
-"""Prompts of one call, as token ids."""
-
-
-class CallResult(NamedTuple):
-    """New tokens of each prompt; of our loop also its statistics, and which tokens were drafted."""
-
-    token_ids: list[list[int]]
-    stats: GenerationStats | None = None
-    drafted: Sequence[list[bool]] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Way:
-    """Way to generate.
-
-    Attributes:
-        start: Starts a run with a new drafter; returns a function of a batch and arguments of
-            `model.generate`, which does a call.
-        is_plain: Whether it generates one token per forward pass.
-        is_ours: Whether it is our loop, which reports its phases.
-        max_nodes: Nodes of a draft; None for `model.generate`.
-    """
-
-    name: str
-    start: Callable[[], Callable[[Batch, dict[str, Any]], CallResult]]
-    is_plain: bool = False
-    is_ours: bool = False
-    max_nodes: int | Literal["auto"] | None = None
-    datastore: Datastore | None = None
-
-
-@dataclass(frozen=True)
-class BenchTarget:
-    model: PreTrainedModel
-    verification: str = "auto"
-
-    def inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the prompts padded on the left, int64 `(num_rows, length)`, and their mask."""
-        length = max(map(len, batch))
-        ids = [[0] * (length - len(prompt)) + prompt for prompt in batch]
-        mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in batch]
-        device = self.model.device
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-    def emitted(self, sequences: torch.Tensor, prompt_length: int) -> list[list[int]]:
-        """Return the new tokens of each row, up to its end of sequence."""
-        eos = getattr(self.model.generation_config, "eos_token_id", None)
-        ends = [eos] if isinstance(eos, int) else eos or []
-        rows = sequences[:, prompt_length:].tolist()
-        lengths = [
-            next((n for n, token in enumerate(row, 1) if token in ends), None) for row in rows
-        ]
-        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
-
-
-def own_calls(
-    target: BenchTarget, make: Callable[[], Drafter], max_nodes: int | Literal["auto"]
-) -> Callable[[Batch, dict[str, Any]], CallResult]:
-    """Return a function that calls our `generate` with a new drafter."""
-    drafter = make()
-
-    def call(batch: Batch, settings: dict[str, Any]) -> CallResult:
-        ids, mask = target.inputs(batch)
-        output = generate(
-            target.model,
-            ids,
-            drafter,
-            max_nodes=max_nodes,
-            verification=target.verification,
-            attention_mask=mask,
-            pad_token_id=0,
-            **settings,
-        )
-        emitted = target.emitted(output.sequences, ids.shape[1])
-        return CallResult(emitted, output.stats, output.drafted_by_row)
-
-    return call
-
-
-def baseline_way(name: str, target: BenchTarget) -> Way:
-    if name == PLAIN:
-        start = partial(own_calls, target, PromptLookupDrafter, 0)
-        return Way(name, start, is_plain=True, is_ours=True, max_nodes=0)
-    static, compilation = {"cache_implementation": "static"}, CompileConfig()
-    # Transformers compiles only on a GPU by default.
-    compilation._compile_all_devices = target.model.device.type == "cpu"  # type: ignore[assignment]
-    arguments: dict[str, dict[str, Any]] = {
-        "generate": {},
-        "static": static | {"disable_compile": True},
-        "compiled": static | {"compile_config": compilation},
-        PROMPT_LOOKUP: {"prompt_lookup_num_tokens": 10},
-    }
-    run: Any = target.model.generate
-
-    def call(batch: Batch, settings: dict[str, Any]) -> CallResult:
-        ids, mask = target.inputs(batch)
-        given = arguments[name] | settings
-        sequences = run(ids, attention_mask=mask, pad_token_id=0, **given)
-        return CallResult(target.emitted(sequences, ids.shape[1]))
-
-    return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
-
-
-def drafter_way(
-    name: str,
-    target: BenchTarget,
-    make: Callable[[], Drafter],
-    max_nodes: int | Literal["auto"],
-    datastore: Datastore | None = None,
-) -> Way:
-    start = partial(own_calls, target, make, max_nodes)
-    return Way(name, start, is_ours=True, max_nodes=max_nodes, datastore=datastore)
 
 
 @dataclass
@@ -191,15 +71,10 @@ class Plan:
     warm_up: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def has_queue(self) -> bool:
-        """Return whether timing a phase needs a synchronization, which costs time itself."""
-        return self.target.model.device.type != "cpu"
-
-    @property
     def num_rounds(self) -> int:
         """Return the rounds of the plan; in each, every way does the same call."""
         calls = sum(len(batches) for batches in self.batches.values())
-        return calls * len(self.modes) * (self.runs + self.has_queue)
+        return calls * len(self.modes) * (self.runs + self.target.has_queue)
 
 
 def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[GenerationCell]:
@@ -218,7 +93,7 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
                 for cell, run in zip(running, _run(plan, running, settings, count), strict=True):
                     cell.runs.append(run)
                     cell.profile = run
-            if plan.has_queue:
+            if plan.target.has_queue:
                 ours = [cell for cell in running if cell.way.is_ours]
                 profiled = _run(plan, ours, {**settings, "synchronize_timings": True}, count)
                 for cell, run in zip(ours, profiled, strict=True):
@@ -250,7 +125,7 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
     ordered = sorted(batches, key=lambda batch: max(map(len, batch)), reverse=True)
     refused: dict[Way, str] = {}
     for way in plan.ways:
-        chosen = ordered if way.is_ours and plan.has_queue else [ordered[0], ordered[-1]]
+        chosen = ordered if way.is_ours and plan.target.has_queue else [ordered[0], ordered[-1]]
         try:
             call = way.start()
             for settings, batch in product(plan.modes.values(), chosen):
@@ -269,20 +144,15 @@ def _run(
     """Do every call once with the way of each cell, in turn."""
     starts = [cell.way.start for cell in cells]
     calls = [start() if plan.warm_memory else None for start in starts]
-    runs, device = [Run() for _ in cells], plan.target.model.device
+    runs, target = [Run() for _ in cells], plan.target
     for place, batch in enumerate(plan.batches[cells[0].batch] if cells else ()):
         progress()
         for start, call, run in zip(starts, calls, runs, strict=True):
-            torch.manual_seed(plan.seed + place)
-            synchronize(device)
+            target.seed(plan.seed + place)
+            target.synchronize()
             started = perf_counter()
             result = (call or start())(batch, settings)
-            synchronize(device)
+            target.synchronize()
             run.seconds.append(perf_counter() - started)
             run.results.append(result)
     return runs
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

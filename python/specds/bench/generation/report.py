@@ -8,7 +8,8 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from specds.bench.generation.measure import PLAIN, GenerationCell
+from specds.bench.generation.measure import GenerationCell
+from specds.bench.generation.target import PLAIN
 from specds.bench.harness import BenchReport, Columns, ReportRow, label, table
 from specds.decoding.stats import GenerationStats
 
@@ -50,7 +51,7 @@ def _row(cell: GenerationCell, measured: Sequence[GenerationCell]) -> ReportRow:
         **_spread("speed_up", _ratios(cell, fastest)),
         **_spread("speed_up_over_generate", _ratios(cell, generate)),
         **_drafting(cell, named.get(PLAIN)),
-        "num_differing": _num_differing(cell, generate),
+        "num_differing": _num_differing(cell, generate or named.get(PLAIN)),
     }
 
 
@@ -100,10 +101,10 @@ def _pass_cost(cell: GenerationCell, plain: GenerationCell | None) -> float | No
     return mine / theirs
 
 
-def _num_differing(cell: GenerationCell, generate: GenerationCell | None) -> int | None:
-    if generate is None or not cell.runs:
+def _num_differing(cell: GenerationCell, baseline: GenerationCell | None) -> int | None:
+    if baseline is None or not cell.runs:
         return None
-    pairs = zip(cell.runs, generate.runs, strict=True)
+    pairs = zip(cell.runs, baseline.runs, strict=True)
     texts = (zip(mine.texts, theirs.texts, strict=True) for mine, theirs in pairs)
     return sum(one != other for of_run in texts for one, other in of_run)
 
@@ -120,7 +121,8 @@ def sentence(document: BenchReport) -> str:
     """Describe the model, machine and versions in one sentence."""
     threads = f", {document['num_threads']} threads" if document["device"] == "cpu" else ""
     runs = "one run" if document["runs"] == 1 else f"{document['runs']} runs"
-    versions = ", ".join(f"{name} {document[name]}" for name in ("specds", "torch", "transformers"))
+    named = (name for name in ("specds", "torch", "transformers") if document[name])
+    versions = ", ".join(f"{name} {document[name]}" for name in named)
     about = f"{document['model']}, {document['dtype']}, {document['device']}{threads}"
     return f"{about}; {runs}; {versions}"
 
