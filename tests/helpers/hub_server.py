@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import hub_client
 
+MAX_ENDLESS = 256 << 20
 TOKEN = "hf_token_of_a_friend"
 
 
@@ -32,6 +33,9 @@ class Repository:
     gated: bool = False  # shown only to who brings `TOKEN`
     drops: dict[str, list[int]] = field(default_factory=dict)  # where the next connections break
     sizes: dict[str, int] = field(default_factory=dict)
+    ignores_uploads: bool = False
+    endless: set[str] = field(default_factory=set)  # paths whose bodies have no end
+    redirects: dict[str, str] = field(default_factory=dict)
 
     @property
     def commit(self) -> str:
@@ -46,6 +50,7 @@ class Hub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)  # uploaded, not committed; by SHA-256
     requests: list[str] = field(default_factory=list)  # `METHOD /path`, or `DROPPED`
+    num_endless_bytes: int = 0  # sent of bodies without an end
     refuses: int | None = None  # the status of the answer to everything
     endpoint: str = ""
 
@@ -166,7 +171,7 @@ class _HubHandler(BaseHTTPRequestHandler):
         if header["value"].get("parentCommit") not in (None, repository.commit):
             self._refuse(412, "Precondition")
             return
-        for operation in operations:
+        for operation in operations if not repository.ignores_uploads else ():
             value = operation["value"]
             if operation["key"] == "deletedFile":
                 del repository.files[value["path"]]
@@ -208,10 +213,19 @@ class _HubHandler(BaseHTTPRequestHandler):
         if path not in repository.files:
             self._refuse(404, "EntryNotFound")
             return
+        if path in repository.redirects:
+            self.send_response(302)
+            self.send_header("Location", repository.redirects[path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         content, drops = repository.files[path], repository.drops.get(path, [])
         headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
         headers["ETag"] = f'"{_digest(content)}"'
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if path in repository.endless and self.command == "GET":
+            self._send_endless(headers)
+            return
         if not asked:
             self._send(200, headers, content, drops)
             return
@@ -228,6 +242,19 @@ class _HubHandler(BaseHTTPRequestHandler):
         if code == "Broken":  # without these words, a 401 says that there is no such dataset
             headers["X-Error-Message"] = "Invalid credentials in Authorization header"
         self._send(status, headers, json.dumps({"error": code}).encode(), [])
+
+    def _send_endless(self, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in (headers | {"Transfer-Encoding": "chunked"}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.close_connection = True
+        block = b"%x\r\n%s\r\n" % (1 << 16, b"a" * (1 << 16))
+        with suppress(OSError):  # the client closes the connection
+            while self.hub.num_endless_bytes < MAX_ENDLESS:
+                self.wfile.write(block)
+                self.hub.num_endless_bytes += 1 << 16
+            self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, status: int, headers: dict[str, str], body: bytes, drops: list[int]) -> None:
         self.send_response(status)

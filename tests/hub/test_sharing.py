@@ -195,6 +195,33 @@ def test_push_without_permission_raises(hub, call, datastore):
     assert not hub.repositories
 
 
+def test_push_to_a_hub_that_keeps_nothing_raises(hub, call, datastore):
+    hub.repositories["org/chat"] = Repository({}, ignores_uploads=True)
+    message = r"its commit .* lacks 13 of 13 files, such as manifest.json: repeat `specds push`"
+    with pytest.raises(ConnectionError, match=message):
+        call("push", datastore, "org/chat")
+    hub.repositories["org/chat"].ignores_uploads = False
+    call("push", datastore, "org/chat")
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "tokens.bin"])
+def test_body_is_read_up_to_its_size(hub, call, put, datastore, file):
+    name = file if file == "manifest.json" else shard_file(datastore, file)
+    put("org/endless", endless={name})
+    hub.num_endless_bytes = 0
+    message = rf"`org/endless` sends more than the [\d,]+ bytes of {name}"
+    with pytest.raises(FormatError, match=message):
+        call("pull", "org/endless")
+    assert 0 < hub.num_endless_bytes < 64 << 20
+
+
+def test_redirect_to_an_address_that_is_none_raises(call, put):
+    put("org/lost", redirects={"manifest.json": "http://[::"})
+    message = r"cannot reach the hub for `org/lost`: .*Invalid IPv6 URL"
+    with pytest.raises(ConnectionError, match=message):
+        call("pull", "org/lost")
+
+
 def test_hub_that_is_down_is_asked_once(hub, call):
     hub.refuses = 503
     message = "no folder `org/chat2` here; cannot reach the hub for `org/chat2`: check the network"
@@ -283,7 +310,8 @@ def test_push_to_a_hub_that_lists_other_paths_touches_only_its_own(hub, call, da
     repository.files |= dict.fromkeys([*odd, f"shard-{'0' * 32}/keys.bin"], b"x")
     repository.sizes |= {shard: -1, odd[0]: 1 << 70}
     before = files(datastore)
-    call("push", str(datastore), "org/name")
+    with pytest.raises(ConnectionError, match="lacks 1 of 13 files, such as shard"):
+        call("push", str(datastore), "org/name")
     assert {*repository.files} >= {*odd, *before}
     assert f"shard-{'0' * 32}/keys.bin" not in repository.files
     assert repository.files[shard] == before[shard]

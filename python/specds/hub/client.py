@@ -87,3 +87,8 @@ def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
         if status is None and isinstance(error, OSError) and error.errno:
             raise  # of the disk
         raise ConnectionError(here + unreachable(str(name), error)) from error
+    except ValueError as error:
+        if isinstance(error, (FormatError, errors.HFValidationError)):
+            raise
+        # Of an address to which the hub redirects.
+        raise ConnectionError(here + unreachable(str(name), error)) from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from specds._core import FormatError
 from specds.hub.checks import MANIFEST, files_of, manifest_of, open_snapshot
@@ -12,6 +15,7 @@ from specds.hub.client import KIND, LIBRARY, describe, explained, hub
 from specds.hub.names import HubName
 
 _MAX_MANIFEST_BYTES = 1 << 24
+_NUM_CONNECTIONS = 8
 
 
 def locate(path: str | PathLike[str]) -> Path:
@@ -62,24 +66,27 @@ def pull(name: str | PathLike[str]) -> Path:
 
 def _pull(name: HubName, *, not_here: bool = False) -> Path:
     with explained(name, not_here=not_here):
-        _, sizes = describe(name)  # one request, where the client would retry for half a minute
+        # One request, where the client would retry for half a minute.
+        commit, sizes = describe(name)
         if not 0 < sizes.get(MANIFEST, 0) <= _MAX_MANIFEST_BYTES:
             raise FormatError(f"`{name}` is not a datastore: it has no usable {MANIFEST}")
-        path = hub().hf_hub_download(
-            name.repository, MANIFEST, revision=name.revision, **KIND, **LIBRARY
-        )
-    folder = Path(path).parent
-    patterns = files_of(manifest_of(folder))
+        # By its branch, which the client notes for `locate`.
+        folder = _download(name, name.revision, MANIFEST, sizes).parent
+        if folder.name != commit:  # the branch has moved
+            _, sizes = describe(HubName(name.repository, folder.name))
+    files = [file for file in files_of(manifest_of(folder)) if file in sizes]
     for force in (False, True):  # a file that was damaged in the cache is downloaded again
-        with explained(name):
-            hub().snapshot_download(
-                name.repository,
-                revision=folder.name,
-                allow_patterns=patterns,
-                force_download=force,
-                **KIND,
-                **LIBRARY,
-            )
+        with explained(name), ThreadPoolExecutor(_NUM_CONNECTIONS) as pool:
+            running = [
+                pool.submit(_download, name, folder.name, file, sizes, force=force)
+                for file in files
+            ]
+            try:
+                for future in running:
+                    future.result()
+            finally:
+                for future in running:
+                    future.cancel()
         try:
             open_snapshot(folder).verify(checksums_only=True)
         except FileNotFoundError as error:
@@ -92,3 +99,33 @@ def _pull(name: HubName, *, not_here: bool = False) -> Path:
         else:
             break
     return folder
+
+
+def _download(
+    name: HubName, revision: str, file: str, sizes: Mapping[str, int], *, force: bool = False
+) -> Path:
+    """Download a file into the cache unless it is there; its body ends at its size at the latest.
+
+    The client passes the number of bytes of each part to its progress bar before it writes them.
+    """
+
+    class Bar(hub().utils.tqdm):  # type: ignore[misc]
+        num_received = 0
+
+        def update(self, n: float | None = 1) -> Any:
+            self.num_received += int(n or 0)
+            if self.num_received > sizes[file]:
+                raise FormatError(f"`{name}` sends more than the {sizes[file]:,} bytes of {file}")
+            return super().update(n)
+
+    return Path(
+        hub().hf_hub_download(
+            name.repository,
+            file,
+            revision=revision,
+            force_download=force,
+            tqdm_class=Bar,
+            **KIND,
+            **LIBRARY,
+        )
+    )

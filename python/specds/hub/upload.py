@@ -79,8 +79,8 @@ def push(
 
     Raises:
         FormatError: The datastore is damaged; nothing is uploaded.
-        OSError: The account has no write access, or the hub cannot be reached; repeating the call
-            resumes the upload.
+        OSError: The account has no write access, the hub cannot be reached, or its new commit lacks
+            files; repeating the call resumes the upload.
     """
     folder, parsed = Path(datastore), HubName.parse(name)
     if parsed is None:
@@ -115,6 +115,13 @@ def push(
             revision=parsed.revision,
             parent_commit=commit,
             **KIND,
+        )
+        _, present = describe(HubName(parsed.repository, str(made.oid)))
+    missing = [file for file in listed if present.get(file) != sizes[file]]
+    if missing:
+        raise ConnectionError(
+            f"the hub accepted `{parsed}`, but its commit {made.oid} lacks {len(missing)} of "
+            f"{len(listed)} files, such as {missing[0]}: repeat `specds push`"
         )
     return str(made.commit_url)
 
