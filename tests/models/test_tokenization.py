@@ -90,6 +90,24 @@ def test_a_tokenizer_that_transformers_would_change_is_left_to_it(tmp_path, is_l
     assert FastTokenizer.read(tmp_path) is None
 
 
+def test_tokenizer_that_splits_special_tokens_is_obeyed(tmp_path):
+    folder = Path(load_encoder("demo").name_or_path)
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    text, light, full, flat = "a<|endoftext|>b", {}, {}, {}
+    for splits in (False, True):
+        config["split_special_tokens"] = splits
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        encoder, tokenizer = load_encoder(str(tmp_path)), load_tokenizer(str(tmp_path))
+        assert isinstance(encoder, FastTokenizer)
+        flat[splits] = [encode_batch(each, [text])[0].tolist() for each in (tokenizer, encoder)]
+        light[splits] = encoder.encode(text, add_special_tokens=False)
+        full[splits] = tokenizer.encode(text, add_special_tokens=False)
+        assert flat[splits] == [full[splits]] * 2
+        assert light[splits] == full[splits]
+    assert len(full[True]) > len(full[False]) == 3
+
+
 def test_the_light_tokenizer_leaves_conversations_to_transformers(tmp_path):
     load_tokenizer("demo").save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(

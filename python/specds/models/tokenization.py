@@ -85,6 +85,7 @@ class FastTokenizer:
             return None
         backend.no_truncation()
         backend.no_padding()
+        backend.encode_special_tokens = bool(config.get("split_special_tokens"))
         file, named = folder / "chat_template.jinja", _named(config)
         template = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
         if not isinstance(template, str | None):  # several, by name
@@ -319,9 +320,12 @@ def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray
     import numpy as np  # the command line's help does without it
 
     if getattr(tokenizer, "is_fast", False):
-        encodings = tokenizer.backend_tokenizer.encode_batch_fast(
-            list(texts), add_special_tokens=False
-        )
+        backend = tokenizer.backend_tokenizer
+        # transformers passes it on at a call of its own `encode`.
+        splits = getattr(tokenizer, "split_special_tokens", backend.encode_special_tokens)
+        if backend.encode_special_tokens != splits:
+            backend.encode_special_tokens = splits
+        encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)
         rows = [encoding.ids for encoding in encodings]
     else:
         rows = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
