@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::process;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
 use bytemuck::cast_slice;
 use numpy::{PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::PyKeyError;
+use pyo3::exceptions::{PyKeyError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
@@ -20,9 +21,10 @@ use specds_forward::model::{
     PassOptions, Watch,
 };
 use specds_forward::{Activations, Error, Instructions};
+use specds_index::base::forks::NoFork;
 
 use crate::arrays::{Made, Matrix, integers, shaped};
-use crate::error::{Result, lock};
+use crate::error::{Failure, Result, lock};
 
 /// A GGUF file: its metadata, and the types and shapes of its tensors.
 #[pyclass(frozen, module = "specds._core", name = "GgufFile")]
@@ -298,20 +300,20 @@ impl ForwardModel {
                     Input { row, tokens, parents, num_logits }
                 })
                 .collect();
-            self.0.forward(&mut lock(&cache.cache), &inputs, options)
+            Ok::<_, Failure>(self.0.forward(&mut *cache.lock()?, &inputs, options)?)
         };
         let num_tokens: usize = inputs.iter().map(|(_, tokens, ..)| tokens.len()).sum();
         let total = (num_tokens * self.0.config.layers.len()) as f64;
         let logits = if num_tokens < WATCHED {
-            py.detach(|| pass(None))?
+            py.detach(|| pass(None))
         } else {
             let poll = |py: Python<'_>, watch: &Watch| {
                 py.check_signals()?;
                 let done = watch.num_done() as f64 / total;
                 poll.as_ref().map_or(Ok(()), |poll| poll.call1(py, (done,)).map(drop))
             };
-            py.detach(|| watched(pass, poll))??
-        };
+            py.detach(|| watched(pass, poll))?
+        }?;
         let vocab_size = self.0.config.vocab_size.max(1);
         shaped([logits.len() / vocab_size, vocab_size], logits)
     }
@@ -441,10 +443,57 @@ const MAX_TIMED: usize = 256;
 const MAX_ROWS: usize = 1 << 16;
 
 /// Keys and values of some sequences, for one model.
+///
+/// One pass at a time runs in a cache. In a forked process, a cache in which a pass of the parent ran at that time
+/// raises a RuntimeError.
 #[pyclass(frozen, module = "specds._core")]
 pub(crate) struct ForwardCache {
     cache: Mutex<model::Cache>,
+    /// The process that locked the cache last.
+    process: Mutex<u32>,
 }
+
+impl ForwardCache {
+    /// Locks the cache. A thread that held the lock when the process was forked does not exist in the child, so that
+    /// the lock stays locked there.
+    fn lock(&self) -> Result<MutexGuard<'_, model::Cache>> {
+        loop {
+            {
+                let _held = NoFork::begin(); // so that `process` is never locked in a child
+                let mut process = lock(&self.process);
+                match self.cache.try_lock() {
+                    Err(TryLockError::WouldBlock) if *process == process::id() => {}
+                    Err(TryLockError::WouldBlock) => {
+                        return Err(PyRuntimeError::new_err(IN_USE).into());
+                    }
+                    Ok(cache) => {
+                        *process = process::id();
+                        return Ok(cache);
+                    }
+                    Err(TryLockError::Poisoned(cache)) => {
+                        *process = process::id();
+                        return Ok(cache.into_inner());
+                    }
+                }
+            }
+            thread::sleep(LOCK_POLL);
+        }
+    }
+
+    /// Calls `work` with the locked cache, and without the interpreter.
+    fn locked<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut model::Cache) -> T + Send,
+    ) -> Result<T> {
+        py.detach(|| Ok(work(&mut *self.lock()?)))
+    }
+}
+
+const LOCK_POLL: Duration = Duration::from_micros(50);
+
+const IN_USE: &str =
+    "a pass ran in this cache when the process was forked: make a new `ForwardCache` here";
 
 #[pymethods]
 impl ForwardCache {
@@ -455,55 +504,62 @@ impl ForwardCache {
             let reason = format!("must be at most {MAX_ROWS}");
             return Err(Error::invalid("num_rows", reason).into());
         }
-        Ok(Self { cache: Mutex::new(Cache::new(&model.0, num_rows)) })
+        let cache = Mutex::new(Cache::new(&model.0, num_rows));
+        Ok(Self { cache, process: Mutex::new(0) })
     }
 
     /// The number of committed tokens of a row.
-    fn length(&self, row: usize) -> Result<usize> {
-        let length = lock(&self.cache).length(row);
+    fn length(&self, py: Python<'_>, row: usize) -> Result<usize> {
+        let length = self.locked(py, |cache| cache.length(row))?;
         Ok(length.ok_or_else(|| Error::invalid("row", "must be a row of the cache"))?)
     }
 
     /// Commits a path of tokens of the row's last pass, by their places in it.
-    fn commit(&self, row: usize, path: &Bound<'_, PyAny>) -> Result<()> {
+    fn commit(&self, py: Python<'_>, row: usize, path: &Bound<'_, PyAny>) -> Result<()> {
         let path: Vec<u32> = integers(path, "path")?;
         let path: Vec<usize> = path.into_iter().map(|place| place as usize).collect();
-        Ok(lock(&self.cache).commit(row, &path)?)
+        Ok(self.locked(py, |cache| cache.commit(row, &path))??)
     }
 
     /// Forgets all tokens of a row from this position on. A row with recurrent states can forget all tokens, or
     /// those after its mark; otherwise a ValueError is raised.
-    fn truncate(&self, row: usize, length: usize) -> Result<()> {
-        Ok(lock(&self.cache).truncate(row, length)?)
+    fn truncate(&self, py: Python<'_>, row: usize, length: usize) -> Result<()> {
+        Ok(self.locked(py, |cache| cache.truncate(row, length))??)
     }
 
     /// Returns the most tokens of a row, at most `length`, that `truncate` can keep.
-    fn kept(&self, row: usize, length: usize) -> Result<usize> {
-        Ok(lock(&self.cache).kept(row, length)?)
+    fn kept(&self, py: Python<'_>, row: usize, length: usize) -> Result<usize> {
+        Ok(self.locked(py, |cache| cache.kept(row, length))??)
     }
 
     /// Keeps a copy of the recurrent states of a row, if it has some, so that `truncate` can return to this position.
     /// It replaces the one before.
     fn mark(&self, py: Python<'_>, row: usize) -> Result<()> {
-        Ok(py.detach(|| lock(&self.cache).mark(row))?)
+        Ok(self.locked(py, |cache| cache.mark(row))??)
     }
 
     /// Gives a row the states of another one.
     fn copy(&self, py: Python<'_>, from_row: usize, to_row: usize) -> Result<()> {
-        Ok(py.detach(|| lock(&self.cache).copy(from_row, to_row))?)
+        Ok(self.locked(py, |cache| cache.copy(from_row, to_row))??)
     }
 
     /// Adds committed tokens to a row: float32 `(num_layers, 2, num_tokens, num_heads, head_size)`, in a layer their
     /// keys and then their values.
-    fn append(&self, row: usize, states: PyReadonlyArrayDyn<'_, f32>) -> Result<()> {
+    fn append(
+        &self,
+        py: Python<'_>,
+        row: usize,
+        states: PyReadonlyArrayDyn<'_, f32>,
+    ) -> Result<()> {
         if !states.is_c_contiguous() {
             return Err(Error::invalid("states", "must be contiguous").into());
         }
-        Ok(lock(&self.cache).append(row, states.as_slice()?)?)
+        let states = states.as_slice()?;
+        Ok(self.locked(py, |cache| cache.append(row, states))??)
     }
 
     /// Returns the states of a row in one dimension, as `append` takes them.
     fn states(&self, py: Python<'_>, row: usize) -> Result<Made<f32>> {
-        Ok(py.detach(|| lock(&self.cache).states(row))?.into())
+        Ok(self.locked(py, |cache| cache.states(row))??.into())
     }
 }

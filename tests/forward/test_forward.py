@@ -1,5 +1,7 @@
 """Forward passes of small random models: against numpy, and against themselves in other company."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -140,6 +142,47 @@ def test_simultaneous_passes_do_not_wait_for_each_other_or_change_logits(tmp_pat
         numbers = [2, 3, 4] * 8
         for logits in pool.map(lambda number: chain(model, TOKENS, num_threads=number), numbers):
             np.testing.assert_array_equal(logits, alone)
+
+
+FORKS = """
+import os, signal, sys, threading, time
+import numpy as np
+from specds._core import ForwardCache, ForwardModel, GgufFile
+model = ForwardModel(GgufFile(sys.argv[1]))
+shared, tokens, stop = ForwardCache(model), list(range(30)) * 4, False
+def passes(cache):
+    while not stop:
+        model.forward(cache, [(0, tokens, None, 1)], num_threads=2)
+caches = shared, ForwardCache(model)
+threads = [threading.Thread(target=passes, args=(cache,)) for cache in caches]
+for thread in threads:
+    thread.start()
+expected = model.forward(ForwardCache(model), [(0, tokens, None, 1)])
+codes = []
+for number in range(30):
+    time.sleep(number / 3000)
+    if (child := os.fork()) == 0:
+        signal.alarm(10)
+        own = model.forward(ForwardCache(model), [(0, tokens, None, 1)], num_threads=2)
+        code = 0 if np.array_equal(own, expected) else 3
+        try:
+            code |= not np.array_equal(model.forward(shared, [(0, tokens, None, 1)]), expected)
+        except RuntimeError as error:
+            code |= 4 if "when the process was forked: make a new" in str(error) else 8
+        os._exit(code)
+    codes.append(os.waitpid(child, 0)[1])
+stop = True
+for thread in threads:
+    thread.join()
+print(sorted({os.waitstatus_to_exitcode(code) for code in codes}))
+"""
+
+
+def test_fork_during_a_pass_ends_or_raises(tmp_path):
+    file = write_model(tmp_path / "model.gguf", "llama", ("Q4_0",))
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(file)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.stdout in ("[0, 4]\n", "[4]\n"), run.stdout + run.stderr
 
 
 def test_portable_logits_are_those_of_avx2(tmp_path):
