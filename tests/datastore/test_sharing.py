@@ -139,6 +139,43 @@ def test_file_keeps_its_owner_and_group_or_is_not_replaced():
         assert [*Path(folder).iterdir()] == [path]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o666])
+def test_file_keeps_its_permissions(path, mode):
+    memory, _ = both_of(path)
+    path.chmod(mode)
+    memory.save(path)
+    assert S_IMODE(path.stat().st_mode) == mode
+    forget_in(path, "ann")
+    assert S_IMODE(path.stat().st_mode) == mode
+    assert not is_in_file(path)
+
+
+CALLS = {
+    "save": lambda memory, path: memory.save(path),
+    "merge": lambda memory, path: memory.save(path, merge=True),
+    "forget": lambda _, path: Memory.forget_in(path, ["ann"]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_read_only_file_is_not_replaced(path, call):
+    memory = both_of(path)[0].memory
+    path.chmod(0o400)
+    before = path.read_bytes()
+    with pytest.raises(PermissionError, match=r"it is read-only: let its owner write it \(`chmod"):
+        CALLS[call](memory, path)
+    assert path.read_bytes() == before
+    assert names(path.parent) == [path.name]
+    path.chmod(0o600)
+    CALLS[call](memory, path)
+
+
+def test_folder_is_not_a_snapshot(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="it is not a regular file"):
+        Memory(1000).save(tmp_path / "folder")
+
+
 def test_names_with_one_weak_hash_have_different_tombstones(path):
     memory, other = Memory(1000), Memory(1000)
     memory.insert("user121", SECRET)

@@ -40,9 +40,9 @@ impl Memory {
     /// Writes all texts and adaptations to a file; readers of the memory are not blocked. Tenants that are marked
     /// as deleted in the file are deleted from this memory first.
     ///
-    /// The file at `path` is replaced atomically, and does not change on an error. It keeps its owner and group, and
-    /// the permissions of both. Something that is not a snapshot is not replaced. Other writers of that path are waited
-    /// for, up to 30 seconds for one that makes no progress.
+    /// The file at `path` is replaced atomically, and does not change on an error. It keeps its owner, its group and
+    /// its permissions; a new file is private. Something that is read-only, or not a snapshot, is not replaced. Other
+    /// writers of that path are waited for, up to 30 seconds for one that makes no progress.
     ///
     /// # Errors
     /// [`Error::Snapshot`] if the file is invalid, [`Error::OtherTokenizer`], [`Error::Locked`] after that time, or an

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(crate) struct Staging {
     pub(crate) target: PathBuf,
     pub(crate) folder: PathBuf,
     is_kept: bool,
+    /// Closed before the folder is removed, which needs descriptors when the process may have no others.
+    spare: Vec<File>,
     _lock: File,
 }
 
@@ -43,15 +45,26 @@ impl Staging {
             check_ours(&folder, entries.next().is_none() || path.exists())?;
             open_private(&path).map(Some)
         };
-        let lock = lock(&path, &target, Duration::ZERO, || {
+        let locked = lock(&path, &target, Duration::ZERO, || {
             make_private(&folder)?;
             match enter() {
                 // Another process may have removed the folder at its end.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
                 entered => entered,
             }
+        });
+        let opened = locked.and_then(|lock| {
+            let spare = (0..NUM_SPARE).map(|_| lock.try_clone()).collect::<io::Result<_>>();
+            let is_new = !folder.join(PLAN).exists() && !folder.join(SHARDS).exists();
+            if spare.is_err() && is_new {
+                let _ = fs::remove_file(&path);
+            }
+            Ok((lock, spare.map_err(Error::io(&path))?))
+        });
+        let (lock, spare) = opened.inspect_err(|_| {
+            let _ = fs::remove_dir(&folder); // fails unless it is empty
         })?;
-        Ok(Self { target, folder, is_kept: true, _lock: lock })
+        Ok(Self { target, folder, is_kept: true, spare, _lock: lock })
     }
 
     /// Returns whether a build of the same plan can be resumed. Files of other builds are removed.
@@ -76,7 +89,9 @@ impl Staging {
         if plan.exists() {
             fs::remove_file(&plan).map_err(Error::io(&plan))?;
         }
-        for entry in fs::read_dir(&self.folder).map_err(Error::io(&self.folder))? {
+        let entries: Vec<_> =
+            fs::read_dir(&self.folder).map_err(Error::io(&self.folder))?.collect();
+        for entry in entries {
             let entry = entry.map_err(Error::io(&self.folder))?;
             if entry.file_name() != LOCK {
                 remove(&entry)?;
@@ -91,7 +106,7 @@ impl Staging {
 
     /// Returns the folder of the shards that are about to be published.
     pub(crate) fn shards(&self) -> PathBuf {
-        self.folder.join("datastore")
+        self.folder.join(SHARDS)
     }
 
     /// Replaces the datastore at the target in one step, then removes shards that only the old one had. The new
@@ -148,6 +163,7 @@ pub fn remove_abandoned(target: &Path) -> Result<bool> {
 impl Drop for Staging {
     /// Removes the folder, or leaves it to the next build if that fails.
     fn drop(&mut self) {
+        self.spare.clear();
         let is_kept = self.is_kept && Checkpoint::read(&self.workplace(0)).is_some();
         if !is_kept && self.clear().is_ok() {
             let _ = fs::remove_file(self.folder.join(LOCK));
@@ -158,6 +174,12 @@ impl Drop for Staging {
 
 /// File name of the description of a build that can be resumed.
 const PLAN: &str = "plan";
+
+/// File name of the folder of shards.
+const SHARDS: &str = "datastore";
+
+/// Folders in each other that removing opens: that of shards, and a shard in it.
+const NUM_SPARE: usize = 2;
 
 /// File name of the lock, which also identifies a staging folder.
 const LOCK: &str = "specds.lock";

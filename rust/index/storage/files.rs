@@ -130,8 +130,8 @@ fn open_of(path: &Path, is_known: impl Fn(&Metadata) -> bool) -> Result<File> {
     Ok(file)
 }
 
-/// Gives `file` the owner and the group of the file that it replaces, and the permissions of both. A file with
-/// several names would be replaced by one of them only, so it is refused.
+/// Gives `file` the owner, the group and the permissions of the file that it replaces. A file that is read-only is
+/// refused, and one with several names, because only one of them would be replaced.
 pub fn inherit_owner(file: &File, replaced: &Path) -> Result<()> {
     let replaced_by = match fs::symlink_metadata(replaced) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -139,11 +139,19 @@ pub fn inherit_owner(file: &File, replaced: &Path) -> Result<()> {
     };
     let (old, new) = replaced_by.map_err(Error::io(replaced))?;
     let number = num_names(&old);
-    if number > 1 {
+    let refusal = if !old.is_file() {
+        Some((ErrorKind::InvalidInput, "it is not a regular file".to_owned()))
+    } else if number > 1 {
         let reason = format!("it has {number} names (hard links): remove all but one");
-        return Err(Error::io(replaced)(io::Error::other(reason)));
-    }
-    set_owner(file, &old, &new).map_err(Error::io(replaced))
+        Some((ErrorKind::Other, reason))
+    } else if old.permissions().readonly() {
+        let reason = "it is read-only: let its owner write it (`chmod u+w`), or name another file";
+        Some((ErrorKind::PermissionDenied, reason.to_owned()))
+    } else {
+        None
+    };
+    let allowed = refusal.map_or(Ok(()), |(kind, reason)| Err(io::Error::new(kind, reason)));
+    allowed.and_then(|()| set_owner(file, &old, &new)).map_err(Error::io(replaced))
 }
 
 #[cfg(unix)]
@@ -162,7 +170,7 @@ fn set_owner(file: &File, old: &Metadata, new: &Metadata) -> io::Result<()> {
             io::Error::new(ErrorKind::PermissionDenied, reason)
         })?;
     }
-    file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o770 | 0o600))
+    file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o777))
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
