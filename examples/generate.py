@@ -5,7 +5,7 @@ import torch
 import specds
 from specds.models.load import load_model
 
-# A name on the hub or a folder; `demo` is the small code model of `specds[demo]`.
+# A name on the hub or a folder; `demo` is the small code model of ./packages/demo.
 model, tokenizer = load_model("demo")
 prompt = tokenizer("def merge(left, right):\n", return_tensors="pt")
 

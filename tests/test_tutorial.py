@@ -4,11 +4,11 @@ import io
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from pages import ROOT, WITH_CODE
+
 NAME = re.compile(r"Qwen/[\w.-]+")
 BLOCK = re.compile(r"^```python\n(.*?)^```|^((?: {4}specds [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 
@@ -19,7 +19,7 @@ def steps(page, section=""):
     return BLOCK.findall(text[text.index(section) :])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_page_code_runs(page, run, chat_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()

@@ -25,7 +25,7 @@ def open_prompt_lookup(
     try:
         drafter = CandidateDrafter()
     except ImportError as error:
-        raise BaselineAbsentError(f"{error}: pip install 'specds[transformers]'") from error
+        raise BaselineAbsentError(f"{error}: pip install '.[transformers]'") from error
     for context in contexts_of(requests):
         drafted = drafter.session(context).draft(_CHECKED_TOKENS).token_ids.tolist()
         expected = prompt_lookup(context, _CHECKED_TOKENS)

@@ -23,8 +23,13 @@ EXTRAS = {
 
 
 def advice(package: str) -> str:
-    """Return the command that installs a missing package."""
-    return f"{package} is not installed: pip install 'specds[{EXTRAS[package]}]'"
+    """Return a message that a package is missing, with the command that installs it.
+
+    No release is on an index, where others could take the name: the command installs a checkout.
+    """
+    extra = EXTRAS[package]
+    target = "./packages/demo" if extra == "demo" else f"'.[{extra}]'"
+    return f"{package} is not installed: in a checkout of specds, run pip install {target}"
 
 
 def imported(module: str) -> Any:

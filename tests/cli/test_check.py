@@ -133,7 +133,7 @@ def test_missing_gguf_is_reported_before_torch_is_imported(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert "native cannot compute it" in done.stdout
     assert done.stdout.strip().endswith(
-        "gguf is not installed: pip install 'specds[convert]' False"
+        "gguf is not installed: in a checkout of specds, run pip install '.[convert]' False"
     )
 
 

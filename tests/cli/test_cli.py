@@ -130,7 +130,10 @@ def test_missing_package_error_names_its_extra(program):
     command = [sys.executable, "-c", WITHOUT_TORCH + program]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "is not installed: pip install 'specds[transformers]'" in done.stderr.splitlines()[-1]
+    assert (
+        "is not installed: in a checkout of specds, run pip install '.[transformers]'"
+        in done.stderr.splitlines()[-1]
+    )
 
 
 def test_a_terminal_of_ascii_shows_what_it_can(datastore):

@@ -336,7 +336,7 @@ def test_environment_without_torch_has_generate_chat_memory_and_datastores(tmp_p
     assert lines.returncode == 0, lines.stderr
     streamed, tokens, refusal = lines.stdout.splitlines()
     assert streamed == "True GgufModel"
-    assert "pip install 'specds[transformers]'" in refusal
+    assert "pip install '.[transformers]'" in refusal
     model, tokenizer = tensors
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
     expected = generate(model, ids, None, max_new_tokens=30, do_sample=True, seed=3)
@@ -357,7 +357,10 @@ def test_environment_without_torch_has_generate_chat_memory_and_datastores(tmp_p
     of_folder = ("-m", "specds", "generate", "--model", str(demo_models() / "tiny"), "a")
     missing = run_without_torch(environment, *of_folder, cwd=tmp_path)
     assert missing.returncode == 1
-    assert "torch is not installed: pip install 'specds[transformers]'" in missing.stderr
+    assert (
+        "torch is not installed: in a checkout of specds, run pip install '.[transformers]'"
+        in missing.stderr
+    )
 
 
 def test_environment_without_torch_measures_and_reads_ignore_files(tmp_path, path):
@@ -393,3 +396,8 @@ def test_environment_without_torch_measures_and_reads_ignore_files(tmp_path, pat
     refused = {(row["batch"], row["reason"]) for row in rows}
     assert refused == {(1, None), (2, "batches of prompts need torch and transformers")}
     assert "torch is not installed" in run(*asked, "--baseline", "generate").stderr
+    corpora = make_environment(tmp_path / "corpora", "corpora")
+    asked = ("lookup", "s", "one", "--tokenizer", "a.gguf")
+    missing = run_without_torch(corpora, "-m", "specds", *asked, cwd=tmp_path).stderr
+    assert "tokenizers is not installed: " in missing
+    assert missing.endswith("run pip install '.[tokenizers]'\n")

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 
-def started(*words, **options):
+def started(*words, env=None, **options):
     """Start a command, unbuffered, that handles interrupts (a shell's background jobs do not)."""
     return subprocess.Popen(
         [sys.executable, "-m", "specds", *map(str, words)],
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**(env or os.environ), "PYTHONUNBUFFERED": "1"},
         **options,
     )

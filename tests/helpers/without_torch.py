@@ -1,6 +1,7 @@
-"""An environment with what `pip install 'specds[gguf]'` installs, and nothing else."""
+"""Environments with what `pip install '.[gguf]'` and others install, and nothing else."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -9,32 +10,38 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = ("numpy", "pathspec", "rich", "typer", "tokenizers", "jinja2")
 
 
-def make_environment(folder):
-    """Make a folder with links to these packages and to their requirements."""
+def extras():
+    """Return the requirements of this package by extra; those of all installs by the empty one."""
+    text = (ROOT / "pyproject.toml").read_text()
+    part = text[text.index("[project.optional-dependencies]") :].split("\n[")[0]
+    lists = re.findall(r"^(\w+) = \[(.*?)\]$", part, re.DOTALL | re.MULTILINE)
+    lists.append(("", re.search(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)[1]))
+    return {name: re.findall(r'"(.*?)"', listed) for name, listed in lists}
+
+
+def make_environment(folder, *names):
+    """Make a folder with links to the packages of extras, by default of `gguf`."""
     folder.mkdir()
-    waiting, known = [*INSTALLED], set()
+    waiting, known = [*extras()[""], f"specds[{','.join(names or ('gguf',))}]"], set()
     while waiting:
-        name = waiting.pop()
-        if name in known:
+        asked = Requirement(waiting.pop())
+        if asked.name == "specds":
+            waiting += [each for name in asked.extras for each in extras()[name]]
             continue
-        known.add(name)
+        if asked.name in known or (asked.marker and not asked.marker.evaluate({"extra": ""})):
+            continue
+        known.add(asked.name)
         try:
-            found = distribution(name)
+            found = distribution(asked.name)
         except PackageNotFoundError:  # it is for another system
             continue
         for path in found.files or ():
             top = path.parts[0]
             if top not in ("..", "__pycache__") and not (folder / top).exists():
                 (folder / top).symlink_to(Path(found.locate_file(top)))
-        needed = map(Requirement, found.requires or ())
-        waiting += [
-            each.name
-            for each in needed
-            if each.marker is None or each.marker.evaluate({"extra": ""})
-        ]
+        waiting += found.requires or ()
     return folder
 
 

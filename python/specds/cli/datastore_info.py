@@ -156,10 +156,10 @@ def view(
     answers = [] if transcripts is None else read_files([transcripts], loaded, _MOST_ANSWERS)
     with serve(Explorer(opened, loaded, answers), port) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}/"
-        terminal.out.print(address)
-        if browse:
-            webbrowser.open(address)
         try:
+            terminal.out.print(address)
+            if browse:
+                webbrowser.open(address)
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             terminal.err.print()

@@ -60,6 +60,8 @@ def load_encoder(name: str | ModelRef) -> PreTrainedTokenizerBase:
     if find_spec("tokenizers"):
         read = FastTokenizer.read_gguf if ref.kind == "gguf" else FastTokenizer.read
         fast = read(Path(ref.path))
+    elif not find_spec("torch"):  # which needs ten times the disk
+        raise ImportError(advice("tokenizers"))
     return load_tokenizer(ref) if fast is None else cast("PreTrainedTokenizerBase", fast)
 
 
