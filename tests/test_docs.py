@@ -63,7 +63,7 @@ def test_make_rules_named_by_docs_exist() -> None:
 # Options of other programs: pip, engines, cargo, transformers.
 FOREIGN = {
     *("--additional-config", "--async-scheduling", "--speculative-config"),
-    *("--max-model-len", "--middleware", "--model-path"),
+    *("--max-model-len", "--middleware", "--model-path", "--shutdown-timeout"),
     *("--enable-log-requests", "--enable-log-outputs"),
     *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
     "--speculative-ngram-max-bfs-breadth",

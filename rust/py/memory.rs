@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use specds::memory::{MemoryOptions, Sharing, Transfer};
+use specds::memory::{MemoryOptions, Sharing, Transfer, Unstored};
 use specds_index::DatastoreOptions;
 
 use crate::arrays::{Made, integers};
@@ -236,7 +236,7 @@ impl Memory {
         let before = lock(&self.sharing).take();
         let sharing = py.detach(|| {
             drop(before);
-            Sharing::start(memory, &path, every, None, || ())
+            Sharing::start(memory, &path, every, None, None::<NoRequests>)
         });
         *lock(&self.sharing) = Some(sharing?);
         Ok(())
@@ -297,4 +297,15 @@ impl Memory {
 
 fn memory_options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
     MemoryOptions { vocab_size, max_bytes, tokenizer: tokenizer.to_owned() }
+}
+
+/// A memory that no engine fills.
+enum NoRequests {}
+
+impl Unstored for NoRequests {
+    fn store(&mut self) {}
+
+    fn is_due(&mut self) -> bool {
+        false
+    }
 }

@@ -207,6 +207,29 @@ def test_engines_share_texts_and_deletions_by_their_configuration(path):
     assert first.warnings == second.warnings == []
 
 
+def test_idle_engine_writes_its_texts_at_once(path):
+    """An engine that is killed a moment after SIGTERM has no time to write them then."""
+    idle = engine(path, sync_interval=3600)
+    for number, name in enumerate("ab"):
+        idle.sync([[*SECRET, number]], [name])
+        until(lambda number=number: is_in_file(path, [*SECRET, number]))
+        written = path.stat().st_mtime_ns
+        time.sleep(0.5)
+        assert path.stat().st_mtime_ns == written, "it does not write again and again"
+    assert texts(Memory.open(path, 1000)) == [[*SECRET, 0], [*SECRET, 1]]
+
+
+def test_working_engine_does_not_write_before_its_interval(path):
+    working = engine(path, sync_interval=3600)
+    text = list(SECRET)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        text.append(7)
+        working.sync([text], ["a"])
+        time.sleep(0.001)
+    assert not is_in_file(path)
+
+
 def test_engine_continues_with_the_datastore_that_replaced_its_own(path):
     store = path.with_name("d")
     build(store, [[50, 51]], vocab_size=1000, separator=999)

@@ -15,8 +15,9 @@ use crate::engine::requests::{Context, EngineRequest, Requests};
 use crate::fused::drafter::{FusedDrafter, FusedSession};
 use crate::fused::finished::FinishedSequence;
 use crate::fused::sources::recycled::NUM_KEPT;
-use crate::memory::sharing::Sharing;
+use crate::memory::sharing::{Sharing, Unstored};
 use crate::memory::store::Memory;
+use specds_index::base::forks::NoFork;
 use specds_index::{Datastore, Error, Result};
 
 /// Drafts for the batches of a serving engine: [`sync`](Self::sync), then [`draft`](Self::draft).
@@ -60,9 +61,8 @@ impl EngineDrafter {
         let sharing = match (&memory, &config.snapshot, interval) {
             (Some(memory), Some(path), Some(interval)) => {
                 let memory = Arc::clone(memory);
-                let requests = Arc::clone(&requests);
-                let gather = move || store_finished(|| lock(&requests).take_finished());
-                Some(Sharing::start(memory, path, interval, datastore, gather)?)
+                let unstored = Some(OfEngine(Arc::clone(&requests)));
+                Some(Sharing::start(memory, path, interval, datastore, unstored)?)
             }
             _ => None,
         };
@@ -428,6 +428,20 @@ impl Drafts<'_> {
         static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
         let rows = self.0.rows.iter();
         rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft)).collect()
+    }
+}
+
+/// The requests of an engine, for the thread that shares its memory.
+struct OfEngine(Arc<Mutex<Requests>>);
+
+impl Unstored for OfEngine {
+    fn store(&mut self) {
+        store_finished(|| lock(&self.0).take_finished());
+    }
+
+    fn is_due(&mut self) -> bool {
+        let _held = NoFork::begin();
+        lock(&self.0).becomes_idle()
     }
 }
 

@@ -140,14 +140,20 @@ pub(crate) struct Requests {
     /// The requests outside the batch, the one that has been absent longest first.
     absent: VecDeque<EngineRequest>,
     last_sync: Option<Instant>,
+    /// Time between the last two syncs.
+    step_time: Duration,
+    /// True if the thread that shares the memory knows that the engine has been idle since the last sync.
+    is_known_idle: bool,
 }
 
 impl Requests {
     /// A request that was absent for this number of syncs has ended. It is large because a preempted request
     /// may be absent for long.
     const MAX_ABSENT_STEPS: usize = 64;
-    /// Without a sync for this long, no request is in the batch any more.
-    const IDLE: Duration = Duration::from_secs(1);
+    /// Without a sync for this many steps, within these limits, no request is in the batch any more.
+    const IDLE_STEPS: u32 = 4;
+    const MIN_IDLE: Duration = Duration::from_millis(50);
+    const MAX_IDLE: Duration = Duration::from_secs(1);
     /// Maximum number of absent requests; the number of rows if that is larger.
     const MAX_ABSENT: usize = 64;
 
@@ -159,7 +165,9 @@ impl Requests {
         &mut self,
         contexts: &[Option<Context<'_>>],
     ) -> (Vec<EngineRequest>, usize) {
-        self.last_sync = Some(Instant::now());
+        let now = Instant::now();
+        self.step_time = self.last_sync.map_or(Self::MAX_IDLE, |last| now - last);
+        (self.last_sync, self.is_known_idle) = (Some(now), false);
         let mut before = std::mem::take(&mut self.rows);
         before.resize_with(before.len().max(contexts.len()), || None);
         let stays = |(request, context): (&mut Option<EngineRequest>, &Option<Context<'_>>)| {
@@ -212,10 +220,23 @@ impl Requests {
         self.absent.drain(..num_over).collect()
     }
 
+    fn is_idle(&self) -> bool {
+        let longest = self.step_time.saturating_mul(Self::IDLE_STEPS);
+        let longest = longest.clamp(Self::MIN_IDLE, Self::MAX_IDLE);
+        self.last_sync.is_some_and(|last| last.elapsed() >= longest)
+    }
+
+    /// Returns whether the engine has become idle since the last call.
+    pub(crate) fn becomes_idle(&mut self) -> bool {
+        let is_new = !self.is_known_idle && self.is_idle();
+        self.is_known_idle |= is_new;
+        is_new
+    }
+
     /// Returns the tokens that the memory lacks of a request outside the batch. If the request returns,
     /// the rest follows.
     pub(crate) fn take_finished(&mut self) -> Option<FinishedSequence> {
-        let is_idle = self.last_sync.is_some_and(|last| last.elapsed() >= Self::IDLE);
+        let is_idle = self.is_idle();
         let idle = self.rows.iter_mut().flatten().filter(|_| is_idle);
         let mut requests = self.absent.iter_mut().chain(idle);
         requests.find_map(|request| request.session.take_finished())

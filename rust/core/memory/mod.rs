@@ -14,7 +14,7 @@ mod tombstones;
 pub(crate) mod transfer;
 
 pub use indexed_tokens::IndexedTokens;
-pub use sharing::Sharing;
+pub use sharing::{Sharing, Unstored};
 pub use store::{Memory, MemoryOptions};
 pub use tenant::{Tenant, TenantData};
 pub use transfer::{Transfer, TransferReport};
