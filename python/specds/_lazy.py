@@ -15,6 +15,7 @@ EXTRAS = {
     "datasets": "corpora",
     "huggingface_hub": "hub",
     "pyarrow": "corpora",
+    "zstandard": "corpora",
     "llguidance": "grammar",
     "ray": "ray",
     "specds_demo": "demo",

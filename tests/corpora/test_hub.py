@@ -166,9 +166,11 @@ def test_stack_is_read_by_language_under_both_ids(serve, read, path):
 
 
 def test_dataset_is_read_by_its_id(serve, read):
-    serve("org/name", {"a.csv": b"id,body\n1,first\n2,second\n"})
-    with pytest.raises(CorpusError, match=r"files such as `a.csv`.* try --revision refs/convert"):
+    serve("org/name", {"a.txt": b"first\nsecond\n"})
+    with pytest.raises(CorpusError, match=r"files such as `a.txt`.* try --revision refs/convert"):
         read("org/name")
+    serve("org/table", {"a.csv": b"id,text\n1,first\n2,second\n"})
+    assert texts(read("org/table")[1]) == [["first", "second"]]
     serve("org/packed", {"a.jsonl.gz": gzip.compress(jsonl([{"text": "a"}, {"text": "b"}]))})
     assert texts(read("org/packed")[1]) == [["a", "b"]]
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from specds.corpora.files import decompressed, line_rows, readable
+from specds.corpora.files import line_rows, readable
 from specds.corpora.rendering import Template, render_with
 from specds.corpora.requests import conversation_of
+from specds.corpora.unpacking import decompressed
 from specds.models.tokenization import Tokenizer, vocab_size
 
 ALL = "all"

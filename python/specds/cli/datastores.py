@@ -25,9 +25,9 @@ _OF_CORPUS = typer.Option(
     "--corpus",
     metavar="CORPUS",
     help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
-    "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
-    "on the hub: `org/name`. Separate several with commas, or repeat --corpus. The best corpus is "
-    "a log of the model's own answers.",
+    "(.jsonl, .json, .csv, .ipynb, text; .gz and .zst of them; .parquet, .arrow) or a pattern of "
+    "files; or a dataset on the hub: `org/name`. Separate several with commas, or repeat --corpus. "
+    "The best corpus is a log of the model's own answers.",
 )
 _CORPUS = Annotated[list[str], _OF_CORPUS]
 _CORPUS_OR_NONE = Annotated[list[str] | None, _OF_CORPUS]

@@ -44,7 +44,7 @@ def show_build(report: dict[str, Any], *, as_json: bool, verbose: bool) -> None:
     shown = report
     if not verbose and not as_json:
         names = ("path", "num_documents", "num_tokens", "num_bytes", "bytes_per_token")
-        odd = ("num_duplicates", "num_resumed", "skipped", "unwritten_fields")
+        odd = ("num_duplicates", "num_resumed", "skipped", "unwritten_fields", "normalized")
         shown = {name: report[name] for name in (*names, *filter(report.get, odd))}
         if report["num_added_documents"] != report["num_documents"]:
             shown["num_added_documents"] = report["num_added_documents"]

@@ -21,12 +21,14 @@ class Document:
         text: The text; never empty, and always encodable as UTF-8.
         num_bytes: Bytes read for it, for progress; a compressed file counts with its size on disk.
         unwritten: Fields of its conversation with text that `text` lacks.
+        changes: What was normalized in it: ``UTF-16``, ``byte order mark``, ``CRLF line ends``.
     """
 
     name: str
     text: str
     num_bytes: int
     unwritten: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

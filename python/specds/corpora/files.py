@@ -9,27 +9,27 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from specds._lazy import imported
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
 from specds.corpora.rendering import Render
-from specds.corpora.rows import BadRowError, NumberedRow, RowReader, whole_sessions
+from specds.corpora.rows import BadRowError, NumberedRow, RowReader, Spent, whole_sessions
 from specds.corpora.server_logs import logged_requests
+from specds.corpora.tables import arrow_batches, arrow_reader, csv_rows, parquet_batches, rows_of
+from specds.corpora.texts import NotTextError, Utf8, text_of, wide_encoding
+from specds.corpora.unpacking import COMPRESSED, decompressed
 
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
 """Characters of a row, or bytes of a line; in a longer one, a bracket is missing."""
 _LARGEST_TEXT = 1 << 28
 """Bytes of a packed text, which is one document: a small file may unpack to any size."""
-
-Spent: TypeAlias = "Callable[[], int]"
-"""A function that returns the number of bytes that were read since its last call."""
 
 
 def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[NumberedRow]:
@@ -102,26 +102,36 @@ def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[NumberedRow]:
         start, before = end, _BEFORE_OTHERS
 
 
-_LINES = (".jsonl", ".ndjson")
-_COMPRESSED = (".gz", ".zst")
-_ROWS_A_BATCH = 256
+_KINDS = {
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+_TABLES = ("arrow", "parquet")
 
 
 def kind(name: str) -> str:
-    """Return the kind of a file by its name: ``lines``, ``json``, ``parquet`` or ``text``."""
+    """Return the kind of a file by its name.
+
+    It is ``lines`` or ``json``, ``parquet``, ``arrow`` or ``csv``, or ``text``.
+    """
     path = Path(name.lower())
-    suffix = Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
-    if suffix in _LINES:
-        return "lines"
-    return {".json": "json", ".parquet": "parquet"}.get(suffix, "text")
+    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+    return _KINDS.get(suffix, "text")
 
 
 def local_file(path: Path, options: CorpusOptions, render: Render) -> DataFile:
     """Return the part that reads a file, by the kind of its name."""
     if not path.is_file():
         raise CorpusError(f"{path} is not a regular file: write what it holds to a file first")
-    if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:
-        raise CorpusError(f"{path}: parquet is compressed inside: unpack the file first")
+    of = kind(path.name)
+    if of in _TABLES and path.suffix.lower() in COMPRESSED:
+        raise CorpusError(f"{path}: {of} is compressed inside: unpack the file first")
     return DataFile(path, options, render, path.name, path.stat().st_size)
 
 
@@ -168,18 +178,21 @@ class DataFile:
     def _items(self) -> Iterator[Item]:
         with readable(str(self.path)), self.open() as file:
             content, place = decompressed(file, self.name), f"{self.path}: row "
-            match kind(self.name):
+            of = kind(self.name)
+            if of not in (*_TABLES, "text") and (wide := wide_encoding(content.peek(4))):
+                content = io.BufferedReader(Utf8(content, wide))
+            match of:
                 case "text":
                     text = content.read(_LARGEST_TEXT + 1 if content is not file else -1)
                     if logged := self._requests(text):
                         yield from self._reader(f"{self.path}: request ").documents(logged)
                     else:
                         yield from sift([self._document(text)], self.options)
-                case "parquet":
-                    yield from self._parquet(file, place)
-                case "json":
-                    rows = json_rows(content, _meter(file))
-                    yield from self._reader(place).documents(rows)
+                case "parquet" | "arrow":
+                    yield from self._table(file, of, place)
+                case "json" | "csv":
+                    read = json_rows if of == "json" else csv_rows
+                    yield from self._reader(place).documents(read(content, _meter(file)))
                 case _:
                     rows = whole_sessions(line_rows(content, _meter(file)))
                     yield from self._reader(f"{self.path}:").documents(rows)
@@ -193,32 +206,45 @@ class DataFile:
         return [(number, row, share) for number, row in enumerate(rows, 1)]
 
     def _document(self, content: bytes) -> Item:
-        is_large = len(content) > max(_LARGEST_TEXT, self.num_bytes)
-        text = None if is_large else decode(content)
-        if text is not None:
-            return Document(self.name, text, self.num_bytes)
+        reason = "unpacks to more than 256 MiB"
+        if len(content) <= max(_LARGEST_TEXT, self.num_bytes):
+            try:
+                found = text_of(self.name, content)
+            except NotTextError as error:
+                reason = str(error)
+            else:
+                return Document(self.name, found.text, self.num_bytes, changes=found.changes)
         if self.options.on_bad_row == "skip":
-            reason = "unpacks to more than 256 MiB" if is_large else "not text"
             return Skipped(self.name, reason, self.num_bytes)
-        if is_large:
-            raise CorpusError(
-                f"{self.path} unpacks to more than 256 MiB of one text: split it into smaller files"
-            )
-        raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
+        raise CorpusError(f"{self.path} {_REMEDIES[reason]}")
 
     def _reader(self, place: str) -> RowReader:
         return RowReader(self.name, place, self.options, self.render)
 
-    def _parquet(self, content: io.BufferedReader, place: str) -> Iterator[Item]:
+    def _table(self, content: io.BufferedReader, of: str, place: str) -> Iterator[Item]:
         parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
         try:
+            if of == "arrow":
+                with arrow_reader(content) as file:
+                    names, reader = list(file.schema.names), self._reader(place)
+                    columns, spent = reader.columns(names), _meter(content)
+                    rows = rows_of(arrow_batches(file, columns, self.num_bytes, spent))
+                    yield from reader.documents(rows, names)
+                return
             with parquet.ParquetFile(content, pre_buffer=True) as file:
                 names, reader = file.schema_arrow.names, self._reader(place)
-                rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
+                rows = rows_of(parquet_batches(file, reader.columns(names), self.num_bytes))
                 yield from reader.documents(rows, names)
         except arrow.ArrowInvalid as error:
-            message = f"{self.path} is not a whole parquet file: {error}"
-            raise DamagedFileError(message) from error
+            raise DamagedFileError(f"{self.path} is not a whole {of} file: {error}") from error
+
+
+_REMEDIES = {
+    "unpacks to more than 256 MiB": "unpacks to more than 256 MiB of one text: split it into "
+    "smaller files",
+    "not text": "is not UTF-8 text, and has no mark of UTF-16: give a text file, or convert it",
+    "not a notebook": "is not a notebook: repair it, or name a text file",
+}
 
 
 class DamagedFileError(CorpusError):
@@ -242,37 +268,6 @@ def readable(place: str) -> Iterator[None]:
 def _damaged(place: str, error: Exception) -> DamagedFileError:
     remedy = "keep the rows before it with --on-bad-row skip"
     return DamagedFileError(f"{place} is damaged or cut short: {error} ({remedy})")
-
-
-def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
-    """Open the decompressed content of a file: gzip, zstd or none, by its suffix."""
-    if name.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)
-    if name.lower().endswith(".zst"):
-        pyarrow = imported("pyarrow")
-        return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 1 << 18)
-    return file
-
-
-def decode(content: bytes) -> str | None:
-    """Decode UTF-8; return None for binary content (a zero byte is valid UTF-8, but never text)."""
-    if b"\0" in content:
-        return None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def _parquet_rows(file: Any, columns: list[str], num_bytes: int) -> Iterator[NumberedRow]:
-    number = 0
-    total = file.metadata.num_rows
-    for batch in file.iter_batches(batch_size=_ROWS_A_BATCH, columns=columns):
-        for row in batch.to_pylist():
-            # Each row's share of the file, so that all of them add up to it.
-            share = num_bytes * (number + 1) // total - num_bytes * number // total
-            number += 1
-            yield number, row, share
 
 
 def _meter(file: io.BufferedReader) -> Spent:

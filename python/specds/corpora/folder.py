@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Part, Skipped, sift
-from specds.corpora.files import DataFile, decode, digest, file_state, kind, local_file
+from specds.corpora.files import DataFile, digest, file_state, kind, local_file
 from specds.corpora.rendering import Render
+from specds.corpora.texts import NotTextError, is_notebook, text_of
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
-_ABOUT_DATA = ("readme", "license", "dataset_infos.json")
+_ABOUT_DATA = ("readme", "license", "dataset_info", "state.json")
 _PART_BYTES = 1 << 24
 # A larger file in a folder is data or generated code.
 _MAX_FILE_BYTES = 1 << 20
+_TOO_LARGE = "larger than 1 MiB"
+# Its outputs, such as pictures, are not part of its text.
+_MAX_NOTEBOOK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -43,20 +47,23 @@ class SourceFiles:
         if not path.is_file():
             return Skipped(name, "not a regular file")
         size = path.stat().st_size
-        if size > _MAX_FILE_BYTES:
-            return Skipped(name, "larger than 1 MiB", size)
-        text = decode(path.read_bytes())
-        if text is None:
-            return Skipped(name, "not text", size)
-        return Document(name, text, size)
+        if size > (_MAX_NOTEBOOK_BYTES if is_notebook(name) else _MAX_FILE_BYTES):
+            return Skipped(name, _TOO_LARGE, size)
+        try:
+            found = text_of(name, path.read_bytes())
+        except NotTextError as error:
+            return Skipped(name, str(error), size)
+        if len(found.text) > _MAX_FILE_BYTES:
+            return Skipped(name, _TOO_LARGE, size)
+        return Document(name, found.text, size, changes=found.changes)
 
 
 def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator[Part]:
     """Return the parts of a folder: one for each file of rows, then source code.
 
-    The readme and license of a folder of rows are left out. Next to source code, a `.json` file
-    whose first row has no text, such as a project's settings, counts as source code. Hidden files,
-    folders made by builds, and files that a `.gitignore` matches are left out.
+    The readme and license of a folder of rows are left out. Next to source code, a `.json` or
+    `.csv` file whose first row has no text, such as a project's settings, counts as source code.
+    Hidden files, folders made by builds, and files that a `.gitignore` matches are left out.
     """
     exclude: Rules = (("", _asked_patterns(options.exclude)),) if options.exclude else ()
     names = list(_names(root, exclude))
@@ -67,7 +74,7 @@ def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator
     if content and not source:
         return (local_file(root / name, options, render) for name in content)
     parts = [local_file(root / name, options, render) for name in names if kind(name) != "text"]
-    data = [part for part in parts if kind(part.name) != "json" or _holds_rows(part)]
+    data = [part for part in parts if kind(part.name) not in ("json", "csv") or _holds_rows(part)]
     read = {part.path for part in data}
     left = (name for name in names if root / name not in read)
     return chain(data, _source_parts(root, left, options))

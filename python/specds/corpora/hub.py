@@ -95,8 +95,8 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
     for path in paths:
         if kind(path) == "text":
             raise CorpusError(
-                f"`{spec}` holds files such as `{path}`, not rows of parquet or JSON: try "
-                "--revision refs/convert/parquet, or download them"
+                f"`{spec}` holds files such as `{path}`, not rows of Parquet, Arrow, CSV or JSON: "
+                "try --revision refs/convert/parquet, or download them"
             )
     files = []
     for path in paths:

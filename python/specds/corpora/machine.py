@@ -10,8 +10,10 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 
 from specds.corpora.document import Corpus, CorpusOptions, Document, Item, Part, Skipped, sift
-from specds.corpora.files import decode, decompressed, digest, file_state
+from specds.corpora.files import digest, file_state
 from specds.corpora.folder import stdlib_parts
+from specds.corpora.texts import NotTextError, text_of
+from specds.corpora.unpacking import decompressed
 
 _DOCUMENTATION = ("/usr/share/doc", "/usr/share/man/man1", "/usr/share/man/man7")
 _MOST_DOCUMENTATION, _MOST_PACKAGES = 8 << 20, 24 << 20
@@ -37,10 +39,12 @@ class TextFiles:
         try:
             with Path(name).open("rb") as file:
                 content = decompressed(file, name).read(_MOST_OF_A_FILE)
-            text, size = decode(content), Path(name).stat().st_size
+            text, size = text_of(name, content).text, Path(name).stat().st_size
+        except NotTextError as error:
+            return Skipped(name, str(error))
         except (OSError, EOFError, ValueError):
             return Skipped(name, "unreadable")
-        return Skipped(name, "not text", size) if text is None else Document(name, text, size)
+        return Document(name, text, size)
 
 
 def machine_corpus() -> Corpus:

@@ -26,9 +26,10 @@ def open_corpus(
 
             - ``stdlib``, the standard library of the running interpreter; ``ultrachat``,
               ``ultrachat-200k``, ``sharegpt`` or ``the-stack``, on the Hugging Face hub;
-            - a file of rows, `.parquet`, `.jsonl` or `.json`, such as a log of the model's own
-              answers; any other file is one document; each also compressed: `.gz`, `.zst`;
-            - a folder: `.parquet`, `.jsonl` and `.json` files row by row, others as source;
+            - a file of rows, `.parquet`, `.arrow`, `.jsonl`, `.json` or `.csv`, such as a log of
+              the model's own answers; any other file is one document, a notebook its cells; all but
+              `.parquet` and `.arrow` also compressed: `.gz`, `.zst`;
+            - a folder: files of rows row by row, others as source;
             - a pattern of files: ``logs/*.jsonl.gz``;
             - any other dataset on the hub: ``org/name``; those of The Stack by language.
         options: Options of reading.

@@ -1,6 +1,6 @@
 """Conversion of rows to documents, and errors of rows without one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
@@ -17,6 +17,8 @@ _READ_FIELDS = {*READ_FIELDS, *TEXT_FIELDS, "prompt"}
 
 NumberedRow: TypeAlias = "tuple[int, Any, int]"
 """The number of a row, the row or the `BadRowError` in its place, and the size read for it."""
+Spent: TypeAlias = "Callable[[], int]"
+"""A function that returns the number of bytes that were read since its last call."""
 
 
 class BadRowError(ValueError):

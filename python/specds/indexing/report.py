@@ -18,6 +18,9 @@ class Progress(Protocol):
         """Stage `tokenize` counts bytes of text, others tokens or shards; None is unknown."""
 
 
+_COUNTERS = ("skipped", "unwritten_fields", "normalized")
+
+
 @dataclass
 class IngestStats:
     """Statistics of reading a corpus.
@@ -28,6 +31,7 @@ class IngestStats:
         skipped: Number of items that the corpus left out, by reason.
         num_duplicates: Number of exact duplicates that were left out.
         unwritten_fields: Number of documents by field that their rows had and their texts lack.
+        normalized: Number of documents by what was normalized: ``CRLF line ends``.
     """
 
     num_read: int = 0
@@ -35,6 +39,7 @@ class IngestStats:
     left_out_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     unwritten_fields: Counter[str] = field(default_factory=Counter)
+    normalized: Counter[str] = field(default_factory=Counter)
     num_documents: int = 0
     num_tokens: int = 0
     num_duplicates: int = 0
@@ -43,12 +48,14 @@ class IngestStats:
     def __post_init__(self) -> None:
         self.skipped = Counter(self.skipped)
         self.unwritten_fields = Counter(self.unwritten_fields)
+        self.normalized = Counter(self.normalized)
 
     def count(self, item: Document | Skipped) -> None:
         self.num_bytes += item.num_bytes
         if isinstance(item, Document):
             self.num_read += 1
             self.unwritten_fields.update(item.unwritten)
+            self.normalized.update(item.changes)
         else:
             self.skipped[item.reason] += 1
             self.left_out_bytes += item.num_bytes * (item.reason != NOT_SAMPLED)
@@ -85,6 +92,8 @@ class BuildReport:
         index_s: Seconds for sorting and writing after tokenization.
         unwritten_fields: Number of documents by field of a conversation that the row had and the
             text lacks, since the chat template does not write it.
+        normalized: Number of documents by what was normalized in their texts: ``UTF-16``, ``byte
+            order mark``, ``CRLF line ends``.
     """
 
     path: str
@@ -102,6 +111,7 @@ class BuildReport:
     index_s: float
     skipped: Counter[str] = field(default_factory=Counter)
     unwritten_fields: Counter[str] = field(default_factory=Counter)
+    normalized: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(
@@ -130,6 +140,7 @@ class BuildReport:
             index_s=time.perf_counter() - tokenized,
             skipped=read.skipped,
             unwritten_fields=read.unwritten_fields,
+            normalized=read.normalized,
         )
 
     @property
@@ -146,5 +157,5 @@ class BuildReport:
         """Return all fields and the derived figures as built-in types."""
         derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
         # `asdict` would make another counter of the pairs in these.
-        counts = {name: dict(getattr(self, name)) for name in ("skipped", "unwritten_fields")}
+        counts = {name: dict(getattr(self, name)) for name in _COUNTERS}
         return asdict(self) | derived | counts
