@@ -127,6 +127,7 @@ def chat(
     running: Running,
     system: str | None = None,
     tools: Path | None = None,
+    spell_control_tokens: bool = False,
     max_new_tokens: NewTokens = 1024,
     verbose: _VERBOSE = False,
 ) -> None:
@@ -141,6 +142,8 @@ def chat(
         system (TEXT): The system message.
         tools (FILE): Definitions of functions, a JSON list in OpenAI's format. `/tool` sends a
             result.
+        spell_control_tokens: Read a text such as `<|im_end|>` in a message as text; by default it
+            is the control token.
 
     Examples:
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct
@@ -151,7 +154,8 @@ def chat(
         from specds.generation import Chat
 
         writing = {"on_step": at.writer, "grammar": at.grammar}
-        talk = Chat(at.model, at.tokenizer, at.drafter, tools=defined, **writing)
+        about: dict[str, Any] = {"tools": defined, "spells_control_tokens": spell_control_tokens}
+        talk = Chat(at.model, at.tokenizer, at.drafter, **about, **writing)
         commands = ChatCommands(talk)
         if system is not None:
             commands.system(utf8(system))

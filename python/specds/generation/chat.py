@@ -22,6 +22,7 @@ from specds.generation.options import DrafterLike, Options
 from specds.models.context import context_length_of, require_room
 from specds.models.gguf_model import GgufModel, is_without_torch
 from specds.models.render import Spelling
+from specds.models.spelled import SpelledPrompts
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
 from specds.models.tool_calls import example_tokens
 
@@ -51,6 +52,8 @@ class Chat:
             less than a quarter of the context to the reply.
         tools: Definitions of functions in OpenAI's format, which the template writes. Without a
             grammar, the drafter also drafts their names, arguments and enums.
+        spells_control_tokens: Whether a text such as ``<|im_end|>`` in a message of the user or a
+            tool stays text. By default, it is the control token, as in transformers.
         **settings: As in `generate`; `max_new_tokens` is 1,024 unless a length is set.
 
     Attributes:
@@ -74,9 +77,11 @@ class Chat:
         messages: Sequence[dict[str, Any]] = (),
         drops_oldest: bool = False,
         tools: Sequence[dict[str, Any]] = (),
+        spells_control_tokens: bool = False,
         **settings: Any,
     ) -> None:
         require_chat_template(tokenizer)
+        self._spelled = SpelledPrompts(tokenizer) if spells_control_tokens else None
         if is_without_torch(model):
             require_settings(settings)
         self.tools = [*tools]
@@ -237,6 +242,8 @@ class Chat:
 
     def _ids(self, messages: list[dict[str, Any]], *, is_prompt: bool = False) -> list[int]:
         more = {"tools": self.tools} if self.tools else {}
+        if self._spelled is not None:
+            return self._spelled.token_ids(messages, **more, add_generation_prompt=is_prompt)
         text: Any = self._tokenizer.apply_chat_template(
             messages, **more, add_generation_prompt=is_prompt, return_dict=True
         )
