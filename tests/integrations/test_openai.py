@@ -203,6 +203,47 @@ def test_tools_are_drafted_from_and_nothing_else_changes():
         assert len(app.seen) == 3 + number
 
 
+def tool_with(*values):
+    given = {"text": {"enum": [*values]}, "to": {"enum": [*range(99)]}}
+    return {"type": "function", "function": {"name": "go", "parameters": {"properties": given}}}
+
+
+class LongTokens(StubApp):
+    """A server whose tokenizer writes many tokens for each message."""
+
+    async def __call__(self, scope, receive, send):
+        async def sends(message):
+            if scope["path"].endswith("/tokenize") and "body" in message:
+                asked = json.loads(self.seen[-1][1])
+                tokens = [*range(len(asked["messages"]) * 3000)]
+                message = {**message, "body": json.dumps({"tokens": [7, *tokens]}).encode()}
+            await send(message)
+
+        await super().__call__(scope, receive, sends)
+
+
+def test_tokens_of_calls_are_limited_as_those_of_predictions():
+    app = LongTokens()
+    server = PredictedOutput(app)
+    for number in range(9):
+        ask(app, {"tools": [tool_with(f"v{number}")]}, server=server)
+        calls = json.loads(app.seen[-1][1])["vllm_xargs"]["specds_predicted_output"]
+        assert len(calls) == MAX_IDS < 127 * 3000
+        assert sum(map(len, server._calls.values())) <= MAX_IDS
+
+
+def test_calls_do_not_multiply_long_values():
+    app, value = StubApp(), "v" * 100_000
+    ask(app, {"tools": [tool_with(value)]})
+    assert max(len(body) for path, body in app.seen if "tokenize" in path) < 6 * len(value)
+    calls = json.loads(app.seen[-1][1])["vllm_xargs"]["specds_predicted_output"]
+    assert bytes(calls).count(value.encode()) == 2
+    app = StubApp()
+    asked = {"tools": [tool_with("v" * MAX_CHARS)]}
+    ask(app, asked)
+    assert [json.loads(body) for _, body in app.seen] == [asked]
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -7,6 +7,7 @@ Chat completions then have the field ``prediction``. SGLang's plug-in adds the m
 
 from __future__ import annotations
 
+import hashlib
 import json
 from array import array
 from bisect import bisect_left
@@ -16,13 +17,13 @@ from itertools import pairwise
 from typing import Any
 
 from specds.integrations.tenants import App, AuthenticatedTenants, Message, Receive, Send
-from specds.models.tool_calls import example_messages, without_prefix
+from specds.models.tool_calls import MAX_IDS, example_messages, without_prefix
 
 _START = "http.response.start"
 _JSON = (b"content-type", b"application/json")
 _CHAT, _TEXT = "chat/completions", "completions"
 _MOST_TOOLS = 64
-"""The most lists of tools whose calls are kept."""
+"""The most lists of tools whose calls are kept, which have at most `MAX_IDS` tokens together."""
 _OPTION, _IDS, _EXTENSION = "specds_predicted_output", "token_ids", "sglext"
 
 
@@ -51,7 +52,7 @@ class PredictedOutput:
     ) -> None:
         self.app, self._carrier = AuthenticatedTenants(app, carrier), carrier
         self._ids_fields = {_CHAT: ids_field, _TEXT: "return_token_ids"}
-        self._calls: dict[str, list[int]] = {}
+        self._calls: dict[bytes, list[int]] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         _, _, route = scope.get("path", "").partition("/v1/")
@@ -77,7 +78,7 @@ class _Exchange:
         send: Send,
         carrier: str,
         field: str,
-        calls: dict[str, list[int]],
+        calls: dict[bytes, list[int]],
     ) -> None:
         self._app, self._scope, self._receive, self._send = app, scope, receive, send
         self._carrier, self._field, self._calls = carrier, field, calls
@@ -129,7 +130,10 @@ class _Exchange:
 
     async def _tokenized_calls(self, tools: Any) -> list[int]:
         """Return the token ids of calls of the tools; none if the server does not write them."""
-        name, messages = json.dumps(tools), example_messages(tools)
+        text, messages = json.dumps(tools), example_messages(tools)
+        if len(text) > MAX_CHARS:
+            return []
+        name = hashlib.sha256(text.encode()).digest()
         if name in self._calls or len(messages) == 1:
             return self._calls.get(name, [])
         texts = []
@@ -137,10 +141,11 @@ class _Exchange:
             asked = {"messages": given, "tools": tools, "add_generation_prompt": False}
             status, content = await self._tokenize(asked)
             texts.append((json.loads(content) or {}).get("tokens", []) if status == 200 else [])
-        while len(self._calls) >= _MOST_TOOLS:
+        calls = without_prefix(*texts)[:MAX_IDS] if all(texts) else []
+        self._calls[name] = calls
+        while len(self._calls) > _MOST_TOOLS or sum(map(len, self._calls.values())) > MAX_IDS:
             del self._calls[next(iter(self._calls))]
-        self._calls[name] = without_prefix(*texts) if all(texts) else []
-        return self._calls[name]
+        return calls
 
     async def _tokenized(self, text: str) -> list[int] | None:
         """Return the token ids of a text, or answer with the error."""
@@ -294,8 +299,6 @@ def _are_ids(given: Any) -> bool:
     return isinstance(given, list) and all(type(token) is int for token in given)
 
 
-MAX_IDS = 1 << 18
-"""The most tokens of a prediction: drafters use no more, and all streams wait for their count."""
 MAX_CHARS = 16 * MAX_IDS
 """The most characters of a prediction."""
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 _MOST_CALLS = 64
+_MOST_CHARS = 1 << 18
+"""The most characters of the arguments of all calls: a long value may be in each of them."""
+MAX_IDS = 1 << 18
+"""The most tokens of a predicted output or of calls; drafters use no more."""
 _EMPTY: dict[Any, Any] = {
     "string": "",
     "integer": 0,
@@ -24,16 +29,18 @@ def example_messages(tools: Any) -> list[dict[str, Any]]:
         tools: Definitions in OpenAI's format; what is something else is left out.
 
     Returns:
-        A message of the user, then calls and results in turns; only the message if no tool is
-        defined.
+        A message of the user, then calls and results in turns, at most 64 of them and 262,144
+        characters of names and arguments; only the message if no tool is defined.
     """
     messages: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
+    num_chars = 0
     for tool in tools if isinstance(tools, (list, tuple)) else ():
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             continue
         for arguments in _arguments(function.get("parameters")):
-            if len(messages) > 2 * _MOST_CALLS:
+            num_chars += len(function["name"]) + len(json.dumps(arguments))
+            if len(messages) > 2 * _MOST_CALLS or num_chars > _MOST_CHARS:
                 return messages
             name = f"call{len(messages) // 2:05d}"  # Mistral's templates require nine characters
             called = {"name": function["name"], "arguments": arguments}
@@ -46,7 +53,10 @@ def example_messages(tools: Any) -> list[dict[str, Any]]:
 
 
 def example_tokens(tokenizer: Any, tools: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the token ids of `example_messages`; none if the template does not write them."""
+    """Return the token ids of `example_messages`, at most `MAX_IDS`.
+
+    There are none if the template does not write them.
+    """
     messages = example_messages(tools)
     if len(messages) == 1:
         return []
@@ -57,7 +67,7 @@ def example_tokens(tokenizer: Any, tools: Sequence[Mapping[str, Any]]) -> list[i
         )
     except Exception:  # templates raise anything; drafts do without
         return []
-    return without_prefix(ids, before)
+    return without_prefix(ids, before)[:MAX_IDS]
 
 
 def without_prefix(token_ids: Sequence[int], before: Sequence[int]) -> list[int]:
