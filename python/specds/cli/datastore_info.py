@@ -67,6 +67,8 @@ def lookup(
 ) -> None:
     """Look up the continuations of the end of a text in the corpus.
 
+    If the text ends within a word, they are the words that begin so.
+
     Args:
         text (TEXT): The context; `-` reads standard input.
         occurrences: Number of occurrences of the match to show.
@@ -76,6 +78,7 @@ def lookup(
         specds lookup stdlib.specds "for i in range("
         specds lookup stdlib.specds "import " --top 20 --occurrences 3
     """
+    from specds.models.healing import Spellings, completions
     from specds.models.render import known_from, text_after
 
     opened, loaded = _with_tokenizer(datastore, tokenizer)
@@ -83,28 +86,36 @@ def lookup(
     if not given:
         raise ValueError("the text is empty: give the beginning of a text")
     context = loaded.encode(given, add_special_tokens=False)
-    match = opened.lookup(context, max_match=max_match)
-    tokens, counts = opened.continuations(match, top)
+    found = completions(opened, loaded, Spellings(loaded), context, max_match=max_match)
+    if found is None:
+        match = opened.lookup(context, max_match=max_match)
+        tokens, counts = opened.continuations(match, top)
+    else:
+        context, tokens, counts = found.context, found.token_ids[:top], found.counts[:top]
     rows = [
         {"token_id": int(token), "text": text_after(loaded, context, [token]), "count": int(count)}
         for token, count in zip(tokens, counts, strict=True)
     ]
-    known = known_from(opened, loaded, context, max_match=max_match, num_passages=occurrences)
+    # Passages of an unfinished word have its most frequent completion.
+    shown = context if found is None else [*context, int(tokens[0])]
+    known = known_from(opened, loaded, shown, max_match=max_match, num_passages=occurrences)
+    start = len(context) - (known["length"] if found is None else found.length)
     result: dict[str, Any] = {
-        "match_length": known["length"],
-        "match_text": known["text"],
-        "match_count": known["count"],
+        "match_length": len(context) - start,
+        "match_text": text_after(loaded, context[:start], context[start:]),
+        "match_count": known["count"] if found is None else int(found.counts.sum()),
+        "unfinished": None if found is None else found.typed,
         "continuations": rows,
         "occurrences": known["passages"],
     }
     if as_json:
         terminal.print_json(result)
         return
-    if match.length:
+    if rows or result["match_length"]:
         terminal.out.print(display.lookup_table(result))
     else:
         terminal.out.print("nothing of this text occurs in the corpus")
-    if given.endswith(" "):
+    if found is None and given.endswith(" "):
         terminal.note("the text ends in a space, which most tokenizers join to the next word")
     for source in result["occurrences"]:
         terminal.out.print(display.source_text(source), soft_wrap=True)

@@ -134,10 +134,13 @@ def _fact(name: str, value: Any) -> str:
 def lookup_table(result: dict[str, Any]) -> Group:
     length, count = result["match_length"], result["match_count"]
     found = f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
+    found += repr(result["match_text"])
+    if result["unfinished"] is not None:
+        found += f" with tokens that begin with {result['unfinished']!r}"
     table = Table(*numbers("count", "token"), "text")
     for row in result["continuations"]:
         table.add_row(f"{row['count']:,}", str(row["token_id"]), repr(row["text"]))
-    return titled(found + repr(result["match_text"]), table)
+    return titled(found, table)
 
 
 def source_text(source: dict[str, Any]) -> Text:

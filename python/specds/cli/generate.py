@@ -1,6 +1,7 @@
 """Commands that run a model: generate, chat, demo."""
 
 import json
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +13,13 @@ from specds._lazy import advice
 from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.chat_commands import ChatCommands, full_context
 from specds.cli.chat_input import Line, interrupts_ignored, is_typed, messages
-from specds.cli.model_options import NewTokens, Opened, Running, opened
+from specds.cli.model_options import NewTokens, Opened, Running, opened, vocab_size_of
 from specds.cli.stream_output import stopped_by_interrupt
 from specds.models.resolve import SMOLLM2
 
 if TYPE_CHECKING:
     from specds.generation import Chat
+    from specds.models.healing import Spellings
 
 _VERBOSE = Annotated[
     bool, typer.Option("--verbose", help="Also print statistics of drafts and time.")
@@ -31,6 +33,7 @@ def generate(
     running: Running,
     prompts: Path | None = None,
     max_new_tokens: NewTokens = 128,
+    heal: bool = False,
     verbose: _VERBOSE = False,
     as_json: Json = False,
 ) -> None:
@@ -43,6 +46,8 @@ def generate(
         prompt (PROMPT): The text to complete; `-` reads standard input.
         prompts (FILE): Complete each prompt of a file instead: rows of JSON with `prompt` in a
             .jsonl file, else one prompt a line. With `--json`, one line of JSON each.
+        heal: Let other tokens spell the end of the prompt, which may be an unfinished word; the
+            text still begins with the prompt.
 
     Examples:
         specds generate --model demo --datastore stdlib.specds "def main("
@@ -52,10 +57,16 @@ def generate(
         specds generate --model demo --drafter hierarchy:demo-tiny "def main("
     """
     texts = _prompts(prompt, prompts)
+    if heal and (running.json_schema or running.regex):
+        raise typer.BadParameter("--heal and a grammar are mutually exclusive")
+    from specds.models.healing import Spellings
+
     with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
         settings = {**at.running.settings(interrupt), "max_new_tokens": max_new_tokens}
+        spellings = Spellings(at.tokenizer) if heal else None
+        shown = {"verbose": verbose, "as_json": as_json, "is_one": prompts is None}
         for text in texts:
-            _complete(at, text, settings, verbose=verbose, as_json=as_json, is_one=prompts is None)
+            _complete(at, text, settings, spellings, **shown)
             if interrupt.pressed:
                 raise KeyboardInterrupt
 
@@ -78,14 +89,31 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
 
 
 def _complete(
-    at: Opened, text: str, settings: dict[str, Any], *, verbose: bool, as_json: bool, is_one: bool
+    at: Opened,
+    text: str,
+    settings: dict[str, Any],
+    spellings: "Spellings | None",
+    *,
+    verbose: bool,
+    as_json: bool,
+    is_one: bool,
 ) -> None:
+    from specds.constraints.of_beginning import BeginningConstraint
     from specds.generation import generate as run
     from specds.generation.chat import prompt_of
     from specds.models.context import context_length_of
+    from specds.models.healing import num_unfinished
 
     at.writer.sources.clear()
-    ids = prompt_of(at.model, at.tokenizer.encode(text))
+    tokens, grammar = at.tokenizer.encode(text), at.grammar
+    unfinished = ""
+    if spellings is not None and (number := num_unfinished(spellings, tokens[1:])):
+        unfinished = str(at.tokenizer.decode(tokens[-number:]))
+        beginning = str(spellings.of(tokens[-number:]))
+        grammar = partial(BeginningConstraint, spellings, beginning, vocab_size_of(at.model))
+        tokens = tokens[:-number]
+    at.writer.num_hidden = len(unfinished)
+    ids = prompt_of(at.model, tokens)
     if terminal.out.is_terminal and not as_json:
         terminal.out.print(text, style="dim", end="", soft_wrap=True)
     output = run(
@@ -94,7 +122,7 @@ def _complete(
         at.drafter,
         **settings,
         on_step=at.writer,
-        grammar=at.grammar,
+        grammar=grammar,
         tokenizer=at.tokenizer,
         attention_mask=prompt_of(at.model, [1] * ids.shape[1]),
     )
@@ -112,7 +140,7 @@ def _complete(
         at.report(output.stats, verbose=verbose)
         return
     report = {
-        "text": at.tokenizer.decode(new_ids, skip_special_tokens=True),
+        "text": at.tokenizer.decode(new_ids, skip_special_tokens=True)[len(unfinished) :],
         "token_ids": new_ids,
         "drafted": output.drafted_by_row[0],
         "finish_reason": output.finish_reasons[0],

@@ -285,7 +285,6 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
 def _grammar(running: Running, model: Any, tokenizer: Any) -> Any:
     from specds.constraints.of_llguidance import grammar_source, matcher_of
     from specds.models.gguf_model import is_without_torch
-    from specds.models.tokenization import model_vocab_size
 
     source = grammar_source(running.json_schema, running.regex)
     if source is None:
@@ -294,5 +293,13 @@ def _grammar(running: Running, model: Any, tokenizer: Any) -> Any:
     settings = model.settings if is_array else model.generation_config.to_dict()
     eos = settings.get("eos_token_id")
     eos = tokenizer.eos_token_id if eos is None else eos
-    size = model.vocab_size if is_array else model_vocab_size(model)
-    return matcher_of(source, tokenizer, size, [eos] if isinstance(eos, int) else eos)
+    return matcher_of(
+        source, tokenizer, vocab_size_of(model), [eos] if isinstance(eos, int) else eos
+    )
+
+
+def vocab_size_of(model: Any) -> int:
+    from specds.models.gguf_model import is_without_torch
+    from specds.models.tokenization import model_vocab_size
+
+    return int(model.vocab_size) if is_without_torch(model) else model_vocab_size(model)

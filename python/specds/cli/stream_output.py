@@ -43,6 +43,9 @@ class Writer:
     """Counts the sources of drafted tokens, and writes texts while they are decoded.
 
     Special tokens are not shown, such as the end of a turn.
+
+    Attributes:
+        num_hidden: The number of characters at the beginning that are not shown.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Writer:
         is_silent: bool = False,
     ) -> None:
         self.sources: Counter[str] = Counter()
+        self.num_hidden = 0
         self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
         self._by_source, self._is_silent = by_source, is_silent
         self._hidden = frozenset(tokenizer.all_special_ids)
@@ -65,7 +69,9 @@ class Writer:
         for token, source in zip(step.token_ids, step.sources, strict=True):
             if token not in self._hidden:
                 style = None if source is None else self._style(source, DRAFTED)
-                text.append(self._spelling.of(token), style)
+                spelled = self._spelling.of(token)
+                text.append(spelled[self.num_hidden :], style)
+                self.num_hidden = max(self.num_hidden - len(spelled), 0)
         terminal.out.print(text, end="", soft_wrap=True)
 
     def end(self) -> None:

@@ -10,6 +10,7 @@ from specds._core import Datastore
 from specds.bench.acceptance.measure import follow
 from specds.bench.transcripts import Transcript
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
+from specds.models.healing import Spellings, completions
 from specds.models.render import known_from, text_after, tree_in_words
 from specds.models.tokenization import Tokenizer
 
@@ -17,6 +18,7 @@ MOST_NODES = 64
 _CONTEXT_TOKENS = 2048
 _BEGINNING_TOKENS = 40
 _MOST_STEPS = 400
+_MOST_WORDS = 8
 # A megabyte takes seconds to tokenize, and others wait meanwhile.
 _MOST_CHARACTERS = 10_000
 
@@ -29,7 +31,7 @@ class Explorer:
     ) -> None:
         self._datastore = datastore
         self._transcripts = transcripts
-        self._tokenizer = tokenizer
+        self._tokenizer, self._spellings = tokenizer, Spellings(tokenizer)
         # Without a memory: nothing that is typed is kept.
         both = FusedConfig(recycled=False)
         self._drafters: dict[str, Drafter] = {
@@ -83,12 +85,26 @@ class Explorer:
         return {"prompt": prompt, "steps": steps}
 
     def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
-        """Return the match of a text's end, and the tree that each source drafts after it."""
+        """Return the match of a text's end, and the tree that each source drafts after it.
+
+        Both are those of the most frequent completion if the text ends within a word; `completions`
+        has the others.
+        """
         with self._one_by_one:
             context = self._tokenizer.encode(text[-_MOST_CHARACTERS:], add_special_tokens=False)
             context = context[-_CONTEXT_TOKENS:]
             if not context:
-                return {"num_tokens": 0, "match": None, "trees": {}}
+                return {"num_tokens": 0, "match": None, "completions": None, "trees": {}}
+            found = completions(self._datastore, self._tokenizer, self._spellings, context)
+            words = None
+            if found is not None:
+                some = zip(found.token_ids.tolist(), found.counts.tolist(), strict=True)
+                texts = [
+                    {"text": text_after(self._tokenizer, found.context, [token]), "count": count}
+                    for token, count in islice(some, _MOST_WORDS)
+                ]
+                words = {"unfinished": found.typed, "words": texts}
+                context = [*found.context, int(found.token_ids[0])]
             match = known_from(self._datastore, self._tokenizer, context)
             trees = {}
             for name, drafter in self._drafters.items():
@@ -96,4 +112,4 @@ class Explorer:
                 tree = session.draft(num_nodes)
                 session.finish()
                 trees[name] = tree_in_words(self._tokenizer, tree, context)
-        return {"num_tokens": len(context), "match": match, "trees": trees}
+        return {"num_tokens": len(context), "match": match, "completions": words, "trees": trees}

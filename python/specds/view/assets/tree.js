@@ -32,14 +32,17 @@ function drawLegend(place, sources) {
 }
 
 // Where the end of a context occurs, with what stands around it.
-function drawMatch(place, match) {
+function drawMatch(place, match, completions = null) {
   if (!match || !match.length) {
     place.replaceChildren(element("span", { class: "faint" }, "The end of this text does not occur in the corpus."));
     return;
   }
   const times = match.count === 1 ? "once" : `${match.count.toLocaleString("en")} times`;
-  const about = `The last ${match.length} token${match.length === 1 ? "" : "s"} occur ${times}:`;
-  place.replaceChildren(element("div", { class: "faint" }, about), ...match.passages.map((passage) =>
+  const about = match.length === 1 ? `The last token occurs ${times}:` : `The last ${match.length} tokens occur ${times}:`;
+  const words = completions ? [element("div", { class: "faint", id: "words" },
+    `${JSON.stringify(completions.unfinished)} is continued as ` + completions.words.map((word) =>
+      `${JSON.stringify(word.text)} (${word.count.toLocaleString("en")})`).join(", ") + ". With the first of these:")] : [];
+  place.replaceChildren(...words, element("div", { class: "faint" }, about), ...match.passages.map((passage) =>
     element("pre", { class: "panel" },
       element("span", { class: "faint" }, `${passage.source || `document ${passage.document.toLocaleString("en")}`}\n`),
       passage.before, element("mark", {}, passage.match), passage.after)));
@@ -83,7 +86,7 @@ function drawReplay(by, load) {
   by("step").addEventListener("input", () => { clearInterval(timer); show(); });
   by("play").addEventListener("click", play);
   return (count) => {
-    by("replay").hidden = count === 0;
+    by("replay").hidden = by("to-replay").hidden = count === 0;
     for (let number = 0; number < count; number++) {
       by("answer").append(element("option", { value: number }, `${number + 1}`));
     }
