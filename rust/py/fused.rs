@@ -49,16 +49,20 @@ impl FusedState {
         Ok(Self(Arc::new(drafter)))
     }
 
-    /// Starts a request.
-    #[pyo3(signature = (tenant = "", predicted_output = None, group = None))]
+    /// Starts a request. Without a tenant, it depends on no other one, and leaves nothing.
+    #[pyo3(signature = (tenant = Some(""), predicted_output = None, group = None))]
     fn session(
         &self,
         py: Python<'_>,
-        tenant: &str,
+        tenant: Option<&str>,
         predicted_output: Option<&Bound<'_, PyAny>>,
         group: Option<&str>,
     ) -> Result<Py<DraftSession>> {
-        let mut session = FusedSession::new(Arc::clone(&self.0), tenant)?;
+        let drafter = Arc::clone(&self.0);
+        let mut session = match tenant {
+            Some(tenant) => FusedSession::new(drafter, tenant)?,
+            None => FusedSession::isolated(drafter),
+        };
         if let Some(group) = group {
             session.set_group(group)?;
         }

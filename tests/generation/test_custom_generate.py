@@ -63,10 +63,10 @@ def test_call_with_the_folder_goes_through_specds(tiny_model, tmp_path, datastor
     assert len(expected[0]) > 0
     assert drafter.sessions
     # One drafter of the datastore serves all calls without a drafter, and stores no requests.
-    assert used[0] is used[1]
-    assert isinstance(used[0], FusedDrafter)
+    assert used[0]._drafter is used[1]._drafter
+    assert isinstance(used[0]._drafter, FusedDrafter)
     assert str(used[0].datastore.path) == str(datastore)
-    assert used[0].memory is None
+    assert used[0]._drafter.memory is None
     with pytest.raises(ValueError, match="trust_remote_code"):
         model.generate(ids, **(by_name | {"trust_remote_code": False}), **SETTINGS)
     with pytest.raises(UnsupportedRequestError, match="beam_search"):

@@ -339,6 +339,20 @@ def test_row_with_a_costly_or_failing_grammar_decodes_without_drafts(
     assert all(map(len, adapter.chains([100, 100])))
 
 
+@pytest.mark.parametrize(("mask_s", "most"), [(0.0, 8), (0.0001, 8), (0.0006, 3), (0.005, 0)])
+def test_draft_is_as_long_as_the_masks_of_its_tokens_allow(compiled, mask_s, most):
+    adapter = Adapter({"max_row_time": 0.002, "min_prob": 0.0}, 8, vocab_size=VOCAB_SIZE)
+    constraint = constraint_of_engine(engine_grammar(compiled.backend))
+    constraint.ahead = list
+    constraint.push, constraint.num_allowed = lambda _: True, len
+    constraint.pop = lambda _: None
+    text = [1, 2, 3] * 5
+    adapter.sync([text], ["a"])
+    constraint.mask_s = mask_s
+    adapter.choose_allowed([constraint])
+    assert len(adapter.chains([100])[0]) == most
+
+
 def test_grammar_that_compiles_for_long_delays_no_other():
     threads, forever = CompileThreads(num_threads=2, max_threads=5, patience=0.05), Event()
     stuck = [threads.submit(forever.wait) for _ in range(4)]

@@ -3,9 +3,14 @@
 Two runs differ only in Ann's texts; Bob's drafts must be equal in both.
 """
 
+import ctypes
+import json
 import os
+import weakref
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specds import EngineDrafter
-from specds.integrations import llama_cpp, sglang, vllm
+from specds.generation import custom_generate
+from specds.integrations import llama_cpp, sglang, vllm, vllm_combined
 from stub_runner_v2 import StubRunnerV2
 from vllm_shapes import WHOLE, config_of, runner_of
+
+torch = pytest.importorskip("torch")
 
 SCOPES = ("none", "tenant", "shared")
 PHRASES = st.builds(lambda a, b: [a, b, (a + b) % 6, 6 + a], *[st.integers(0, 5)] * 2)
@@ -87,6 +95,131 @@ class OfV2:
         self.finished.append(name)
 
 
+class OfCombined:
+    """A head of vLLM whose drafts depend on each row's last token alone."""
+
+    _last_draft_probs = None
+
+    def __init__(self, scope):
+        self.vllm_config, self.device = config_of(memory_scope=scope, **OPTIONS), "cpu"
+        self.model = SimpleNamespace(compute_logits=None)
+        self.lengths, self.last = {}, None
+        vllm_combined.CombinedProposer(self)
+        # It chooses by times.
+        self.specds.choice = MagicMock(skips=lambda _: False)
+
+    def prepare_next_token_ids_padded(self, sampled, *_):
+        self.last = sampled.amax(1)
+        return self.last, None
+
+    def propose(self, num_speculative_tokens):
+        return (self.last[:, None] + torch.arange(1, 1 + num_speculative_tokens)) % 100
+
+    def draft(self, rows):
+        names = [name for name, _, _ in rows]
+        runner = runner_of(names)
+        new = []
+        for name, tenant, text in rows:
+            extra = {"specds_tenant": tenant} if tenant else None
+            about = runner.requests[name]
+            about.sampling_params = SimpleNamespace(extra_args=extra)
+            start = self.lengths.setdefault(name, 0)
+            about.prompt_token_ids = text[:-1] if start == 0 else None
+            new.append(text[-1:] if start == 0 else text[start:])
+            self.lengths[name] = len(text)
+        width = max(map(len, new))
+        sampled = torch.tensor([row + [-1] * (width - len(row)) for row in new])
+        batch = SimpleNamespace(req_ids=names, vocab_size=100)
+        is_read = torch.zeros(len(rows), dtype=torch.bool)
+        self.prepare_next_token_ids_padded(sampled, runner.requests, batch, is_read)
+        drafts = self.propose(num_speculative_tokens=4).tolist()
+        assert self.specds.num_failures == 0
+        retrieved = self.specds._retrieved.tolist()
+        return [*zip(drafts, retrieved, strict=True)]
+
+    def end(self, name):
+        pass  # the runner drops it
+
+
+class OfTransformers:
+    """The exported program of `transformers serve`, whose requests have no tenant."""
+
+    def __init__(self, scope):
+        custom_generate._shared_drafter.cache_clear()
+        self.sessions, self.lengths = {}, {}
+
+    def draft(self, rows):
+        found = []
+        for name, _, text in rows:
+            if name not in self.sessions:
+                self.sessions[name] = custom_generate.request_drafter(None, {}).session(text)
+            else:
+                self.sessions[name].observe(text[self.lengths[name] :])
+            self.lengths[name] = len(text)
+            tree = self.sessions[name].draft(4)
+            found.append((tree.best_chain().token_ids.tolist(), tree.probs.tolist()))
+        return found
+
+    def end(self, name):
+        self.sessions.pop(name).finish()
+
+
+class RowOfC(ctypes.Structure):
+    """`specds_row` of the library for C."""
+
+    _fields_ = (
+        ("slot", ctypes.c_uint32),
+        ("max_tokens", ctypes.c_uint32),
+        ("generation", ctypes.c_uint64),
+        ("tokens", ctypes.POINTER(ctypes.c_uint32)),
+        ("num_tokens", ctypes.c_size_t),
+        ("start", ctypes.c_size_t),
+        ("options", ctypes.c_char_p),
+        ("min_prob", ctypes.c_float),
+    )
+
+
+class OfC:
+    """The library for C as llama-server calls it: requests are generations of slots."""
+
+    def __init__(self, scope):
+        self.library = library = ctypes.CDLL(str(LIBRARY))
+        library.specds_open.restype = ctypes.c_void_p
+        options = json.dumps({"memory_scope": scope, **OPTIONS}).encode()
+        given = ctypes.c_uint32(100), None, ctypes.c_bool(False), None, ctypes.c_size_t(0)
+        self.drafter = ctypes.c_void_p(library.specds_open(options, *given))
+        assert self.drafter.value
+        self.places, self.num_begun, self.texts = {}, 0, {}
+        weakref.finalize(self, library.specds_close, self.drafter)
+
+    def draft(self, rows):
+        for name, _, _ in rows:
+            if name not in self.places:
+                self.places[name] = (self.num_begun % 8, self.num_begun)
+                self.num_begun += 1
+        about, kept = (RowOfC * len(rows))(), []
+        for row, (name, tenant, text) in zip(about, rows, strict=True):
+            slot, generation = self.places[name]
+            tokens = (ctypes.c_uint32 * len(text))(*text)
+            kept.append(tokens)
+            self.texts[name] = tokens
+            given = json.dumps({"specds_tenant": tenant}) if tenant else "{}"
+            row.slot, row.generation, row.max_tokens = slot, generation, 4
+            row.tokens, row.num_tokens, row.start = tokens, len(text), 0
+            row.options, row.min_prob = given.encode(), -1.0
+        size = len(rows) * 4
+        ids, lengths = (ctypes.c_uint32 * size)(), (ctypes.c_size_t * len(rows))()
+        sizes = map(ctypes.c_size_t, (len(rows), 4))
+        call = self.library.specds_draft
+        assert call(self.drafter, about, *sizes, ids, ctypes.c_size_t(size), lengths) == 0
+        return [([*ids[4 * row : 4 * row + length]], None) for row, length in enumerate(lengths)]
+
+    def end(self, name):
+        slot, generation = self.places.pop(name)
+        given = ctypes.c_uint32(slot), ctypes.c_uint64(generation), None, ctypes.c_size_t(0)
+        assert self.library.specds_end(self.drafter, *given) == 0
+
+
 class OfSglang:
     def __init__(self, scope):
         self.corpus = sglang.SpecdsCorpus(
@@ -136,7 +269,25 @@ def path(tokens, mask):
     return tokens[found[1:]].tolist()
 
 
-FRONTS = {"drafter": OfDrafter, "vllm": OfV1, "vllm_v2": OfV2, "sglang": OfSglang, "llama": OfLlama}
+FRONTS = {
+    "drafter": OfDrafter,
+    "vllm": OfV1,
+    "vllm_v2": OfV2,
+    "combined": OfCombined,
+    "sglang": OfSglang,
+    "llama": OfLlama,
+    "transformers": OfTransformers,
+    "c": OfC,
+}
+LIBRARY = Path(__file__).parents[2] / "target/release/libspecds.so"
+
+
+needs_library = pytest.mark.skipif(
+    not LIBRARY.exists(), reason="needs `cargo build --release -p specds-c`"
+)
+of_fronts = pytest.mark.parametrize(
+    "front", [pytest.param(name, marks=needs_library if name == "c" else ()) for name in FRONTS]
+)
 
 
 def drafts_of_bob(front, requests, ann, bob):
@@ -168,7 +319,7 @@ def tenants_of(scope, is_named):
     return ("ann", "bob") if is_named else ("ann", "") if scope == "shared" else ("", "")
 
 
-@pytest.mark.parametrize("front", FRONTS)
+@of_fronts
 @settings(max_examples=int(os.environ.get("RUNS", "8")), deadline=None)
 @given(
     st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=3),
@@ -176,7 +327,7 @@ def tenants_of(scope, is_named):
     st.booleans(),
 )
 def test_drafts_do_not_depend_on_requests_of_others(front, requests, scope, is_named):
-    if front == "llama" and scope == "shared":
+    if front in ("llama", "transformers") and scope == "shared":
         return  # declared to be of one tenant
     ann, bob = tenants_of(scope, is_named)
     # In one run Bob repeats Ann's texts, so that any trace of them is used.
@@ -187,9 +338,11 @@ def test_drafts_do_not_depend_on_requests_of_others(front, requests, scope, is_n
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("front", FRONTS)
+@of_fronts
 def test_drafts_depend_on_earlier_requests_of_the_same_tenant(front):
     """Control: the test above can fail."""
+    if front == "transformers":
+        pytest.skip("its requests have no tenant, and so no memory")
     text = [1, 2, 3, 7, 9, 4, 8, 5, 6, 11, 10]
     requests = [(text, [20 + token for token in text]), ([50, 51, 52, 53, 54], text)]
     others = [([60, 61, 62, 63, 64], requests[0][1]), requests[1]]

@@ -9,6 +9,7 @@ from specds.constraints.constraint import (
     Constraint,
     Guide,
     MaskingConstraint,
+    MatcherConstraint,
     Path,
 )
 from specds.constraints.processor import GrammarProcessor
@@ -26,6 +27,7 @@ __all__ = [
     "GrammarProcessor",
     "Guide",
     "MaskingConstraint",
+    "MatcherConstraint",
     "Path",
     "constraint_of",
     "constraint_of_engine",

@@ -79,7 +79,7 @@ class LlguidanceConstraint(MatcherConstraint):
         self._matcher.rollback(1)
         return found
 
-    def bits(self) -> bytes:
+    def _bits_of_matcher(self) -> bytes:
         return bytes(self._matcher.compute_bitmask())
 
     def _few(self) -> list[int]:

@@ -52,7 +52,7 @@ class XgrammarConstraint(MatcherConstraint):
         self._cutter = Cutter.of(compiled.tokenizer_info)
         matcher = xgrammar.GrammarMatcher(compiled) if matcher is None else matcher
         super().__init__(matcher, self._cutter.vocab_size)
-        self._bits = np.zeros((1, -(-self._cutter.vocab_size // 32)), np.int32)
+        self._words = np.zeros((1, -(-self._cutter.vocab_size // 32)), np.int32)
         self._num_beyond = int(matcher.is_terminated())
         self._stops = frozenset(matcher.stop_token_ids)
         self._tokens = list[int]()
@@ -80,7 +80,7 @@ class XgrammarConstraint(MatcherConstraint):
     def ahead(self) -> Sequence[Path]:
         if self.ended:
             return []
-        self._before, self._num_bytes_left = None, self._max_bytes
+        self._before, self._num_bytes_left, self._spent_s = None, self._max_bytes, 0.0
         known = self._forced.after(self._tokens, self._cutter.bytes_of)
         self._forced = _ForcedBytes(len(self._tokens), self._forced_bytes(known))
         found = self._texts(forced=self._forced.text)
@@ -96,9 +96,9 @@ class XgrammarConstraint(MatcherConstraint):
             self._before = text
         return self._before
 
-    def bits(self) -> bytes:
-        self._matcher.fill_next_token_bitmask(self._bits, 0)
-        return self._bits.tobytes()
+    def _bits_of_matcher(self) -> bytes:
+        self._matcher.fill_next_token_bitmask(self._words, 0)
+        return self._words.tobytes()
 
     def _is_free(self) -> bool:
         """Return whether much may come; a mask of some texts takes milliseconds."""
@@ -123,6 +123,9 @@ class XgrammarConstraint(MatcherConstraint):
         found = bytearray(known)
         while len(found) < self._max_bytes and self._num_bytes_left > 0:
             byte = self._cutter.only_byte_of(self.bits())
+            if self._spent_s > self.max_s:
+                self._num_bytes_left = 0
+                break
             if byte is None or not self._matcher.accept_string(byte):
                 break
             found += byte

@@ -155,14 +155,15 @@ class FusedDrafter:
     def session(
         self,
         prompt_ids: Sequence[int] | np.ndarray,
-        tenant: str = "",
+        tenant: str | None = "",
         predicted_output: Sequence[int] | np.ndarray | None = None,
         group: str | None = None,
     ) -> DraftSession:
         """Start a request.
 
         Args:
-            tenant: Tenant whose memory and weights the request uses and updates.
+            tenant: Tenant whose memory and weights the request uses and updates. None isolates the
+                request: its weights start from the prior and end with it, and no memory gets it.
             predicted_output: Predicted output, such as a text to be edited.
             group: Request group of the tenant, such as samples of one prompt or turns of one task;
                 at most 1024 bytes of UTF-8. By default the group of the shortest earlier prompt
@@ -177,7 +178,7 @@ class FusedDrafter:
 
     def for_request(
         self,
-        tenant: str = "",
+        tenant: str | None = "",
         predicted_output: Sequence[int] | np.ndarray | None = None,
         group: str | None = None,
     ) -> Drafter:

@@ -1,5 +1,6 @@
 """The folder `custom_generate`, with which transformers uses specds without further code."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from os import PathLike
@@ -91,8 +92,8 @@ def generate_of_folder(
 ) -> Any:
     """Run `model.generate` through specds, for `generate.py` in the folder.
 
-    One drafter for each datastore serves all requests of the process. It has no request cache,
-    because requests specify no tenant.
+    One drafter for each datastore serves all requests of the process. Requests specify no tenant,
+    so they are isolated: nothing of one affects the drafts of another.
 
     Args:
         model: The model.
@@ -103,19 +104,22 @@ def generate_of_folder(
         **arguments: As in `model.generate` and `accelerate`. Text needs `tokenizer`.
     """
     if drafter is None:
-        drafter = _shared_drafter(datastore)
-        predicted = getattr(arguments.get("generation_config"), "specds_predicted_output", None)
-        if isinstance(predicted, str):
-            tokenizer = arguments["tokenizer"]
-            tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
-            predicted = tokenizer.encode(predicted, add_special_tokens=False)
-        if predicted is not None:
-            drafter = drafter.for_request(predicted_output=predicted)
+        drafter = request_drafter(datastore, arguments)
     own = [name for name in arguments if name in _OPTIONS]
     options = Options(drafter, **{name: arguments.pop(name) for name in own})
     of_class: Any = type(model)
     baseline = of_class.generate.__get__(model)
     return generate_by(model, baseline, options, None, *args, **arguments)
+
+
+def request_drafter(datastore: str | None, arguments: Mapping[str, Any]) -> Drafter:
+    """Return the drafter of a request, from which no later one learns."""
+    predicted = getattr(arguments.get("generation_config"), "specds_predicted_output", None)
+    if isinstance(predicted, str):
+        tokenizer = arguments["tokenizer"]
+        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
+        predicted = tokenizer.encode(predicted, add_special_tokens=False)
+    return _shared_drafter(datastore).for_request(tenant=None, predicted_output=predicted)
 
 
 @cache

@@ -13,7 +13,7 @@ from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter, TokenTree
-from specds.constraints import Constraint, num_candidates
+from specds.constraints import Constraint, MatcherConstraint, num_candidates
 from specds.integrations.metrics import publish
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Adapter:
         self.max_nodes, self.num_failures, self.num_limited = max_nodes, 0, 0
         self._names: Sequence[str] = ()
         self._row_times = dict[str, deque[float]]()
-        self._max_row_times = _NUM_TIMES * self.drafter.max_row_time
+        self._max_row_time = self.drafter.max_row_time
         if self.drafts:
             self.log.info("specds drafts at most %d tokens per row: %r", max_nodes, self.drafter)
         self._last_stats = self._read_stats()
@@ -206,15 +206,22 @@ class Adapter:
             if is_chosen:
                 recent = self._row_times[name] = times.get(name) or deque(maxlen=_NUM_TIMES)
                 recent.append(thread_time() - before)
-                if sum(recent) > self._max_row_times:
+                if sum(recent) > _NUM_TIMES * self._max_row_time:
                     self._limit(row, name)
 
     def _choose_allowed(self, row: int, constraint: Constraint | None) -> bool:
         if constraint is None or self.request_options.get(self._names[row], {}) is None:
             return False
+        most_s = self._max_row_time
+        if isinstance(constraint, MatcherConstraint):
+            constraint.max_s = most_s / 2
         forced = TokenTree.of_paths(constraint.ahead())
         tree = self.drafter.candidates(row, num_candidates(self.max_nodes), forced)
-        self.drafter.choose(row, tree.allowed(constraint, len(tree), ends=True))
+        most = len(tree)
+        if isinstance(constraint, MatcherConstraint) and constraint.mask_s > 0:
+            # The engine computes a mask for each drafted token, while all rows wait.
+            most = min(most, int(most_s / constraint.mask_s))
+        self.drafter.choose(row, tree.allowed(constraint, most, ends=True))
         return True
 
     def _limit(self, row: int, name: str) -> None:

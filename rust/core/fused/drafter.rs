@@ -259,7 +259,7 @@ impl FusedSession {
     pub(crate) fn take_finished(&mut self) -> Option<FinishedSequence> {
         let tokens = self.context.tokens();
         let before = std::mem::replace(&mut self.num_given, tokens.len());
-        let is_new = self.drafter.has_texts && before < tokens.len();
+        let is_new = self.drafter.has_texts && !self.is_isolated && before < tokens.len();
         is_new.then(|| FinishedSequence {
             memory: Arc::clone(&self.drafter.memory),
             tenant: Arc::clone(&self.tenant),

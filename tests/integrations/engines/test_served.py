@@ -83,7 +83,8 @@ class PythonServer(Served):
         if options is not None:
             words, settings = server_command(ENGINE, model(), {**ABOUT.always, **options})
         (folder / "metrics").mkdir()
-        settings = {**settings, "PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics")}
+        settings |= {"SPECDS_TENANT_FROM": "body"}  # all requests have one API key
+        settings |= {"PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics")}
         super().__init__(
             [*words, *ABOUT.arguments.split()], folder / "log", **ABOUT.settings, **settings
         )
