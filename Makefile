@@ -148,6 +148,9 @@ bench-engines: dev target/engines/prompts.json ## tokens per decode step in each
 bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
+bench-hostile: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
+	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.hostile $(ARGS)
+
 bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models and llama.cpp on nine kinds of requests; ARGS="--models smollm2 --threads 1 --limit 3"
 	$(BENCH) -m real $(ARGS)
 

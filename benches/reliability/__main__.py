@@ -14,6 +14,7 @@ SECTIONS = {
     "families": "Model families",
     "gguf": "Shapes of GGUF files",
     "gguf_texts": "Architectures of GGUF files",
+    "mixed": "Mixed requests",
     "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""
