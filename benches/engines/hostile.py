@@ -28,6 +28,9 @@ HOSTILE = {
     "many texts": {"json": {"type": "array", "items": {"enum": [f"{n * n}v" for n in range(800)]}}},
     "long repetitions": {"regex": "(a?[b-f]{1,9}(gh|[i-k]{2,7})?){60}"},
 }
+PLAIN_GRAMMAR = "good, with a grammar"
+KINDS = {"enum": ["function", "class", "module"]}
+OTHERS = {PLAIN_GRAMMAR: {"json": {"type": "array", "items": KINDS, "minItems": 40}}}
 PREDICTED = "predicted output of 262,144 tokens"
 
 
@@ -50,7 +53,8 @@ def main():
             bench.run(["good"])
             baseline = bench.run([])
             hostile = [*HOSTILE, *([PREDICTED] if about else ())]
-            ninths = {"none": [], "good": ["good"], "hostile": hostile}
+            ninths = {"none": [], "good": ["good"], PLAIN_GRAMMAR: [PLAIN_GRAMMAR]}
+            ninths["hostile"] = hostile
             if asked.each:
                 ninths |= {kind: [kind] for kind in hostile}
             for ninth, kinds in ninths.items():
@@ -134,7 +138,7 @@ class Bench:
         extra = None
         if kind == PREDICTED:
             extra = {"specds_predicted_output": (prompt * (MAX_IDS // len(prompt) + 1))[:MAX_IDS]}
-        return self._begin(core, prompt, 120, HOSTILE.get(kind), extra)
+        return self._begin(core, prompt, 120, (HOSTILE | OTHERS).get(kind), extra)
 
     def _begin(self, core, prompt, num_tokens, structured=None, extra=None):
         from vllm import SamplingParams
