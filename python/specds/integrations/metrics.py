@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 _COUNTERS = {
     "draft_s": ("draft_seconds", "Time spent on reading contexts and drafting"),
@@ -17,7 +17,7 @@ _COUNTERS = {
     "num_draft_tokens": ("draft_tokens", "Drafted tokens that were verified"),
     "num_cut_tokens": ("cut_tokens", "Drafted tokens that the engine did not verify"),
 }
-_GAUGES = {
+_GAUGES: dict[str, tuple[str, str, Literal["livesum", "livemax"]]] = {
     "num_memory_bytes": ("memory_bytes", "Size of the memory of earlier requests", "livesum"),
     "memory_shared_at": ("memory_shared_timestamp_seconds", "Time of the last exchange", "livemax"),
 }
