@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -21,17 +20,19 @@ class TemplateError(ValueError):
 def render(template: str, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
     """Return the text of a conversation.
 
-    A template may come from anybody: it sees built-in values alone, in a sandbox.
+    A template may come from anybody: it sees built-in values alone, in a sandbox with bounds of
+    work and memory.
 
     Raises:
-        TemplateError: It fails.
+        TemplateError: It fails, or takes too much time or memory.
     """
-    jinja2: Any = imported("jinja2")
+    imported("jinja2")
     # Functions and objects have methods that the sandbox does not know.
     plain = json.loads(json.dumps([_message(message) for message in messages]))
     try:
-        return str(_compiled(template).render(messages=plain, **variables))
-    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        with imported("specds.models.template_sandbox").budget_of(plain, variables):
+            return str(_compiled(template).render(messages=plain, **variables))
+    except Exception as error:  # whatever a template makes of itself
         reason = " ".join(str(error).split())
         raise TemplateError(f"the chat template fails: {reason}") from error
 
@@ -46,32 +47,9 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
-    imported("jinja2")
-    from jinja2 import TemplateError as Refusal
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    sandbox = imported("specds.models.template_sandbox").ChatSandbox(_to_json)
+    return sandbox.from_string(template)
 
-    class Generation(Extension):
-        """Shows what is within `generation`, which marks the replies for training."""
 
-        tags = {"generation"}  # noqa: RUF012  (as jinja2 declares it)
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    def refuse(message: str) -> None:
-        raise Refusal(message)
-
-    def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
