@@ -50,7 +50,10 @@ impl FusedState {
     }
 
     /// Starts a request. Without a tenant, it depends on no other one, and leaves nothing.
-    #[pyo3(signature = (tenant = Some(""), predicted_output = None, group = None))]
+    #[pyo3(
+        signature = (tenant = Some(""), predicted_output = None, group = None),
+        text_signature = "($self, tenant='', predicted_output=None, group=None)"
+    )]
     fn session(
         &self,
         py: Python<'_>,
