@@ -18,7 +18,7 @@ from specds import FusedDrafter, RestDrafter
 from specds.bench.acceptance.measure import replay, replay_all, suggestion
 from specds.bench.acceptance.report import figures
 from specds.bench.drafters import EXTERNAL_DRAFTERS
-from specds.bench.plot import bar_chart
+from specds.bench.plot import Bar, bar_chart
 from specds.drafters import Memory, TokenTree
 
 tokens = st.integers(0, 3)
@@ -208,12 +208,33 @@ def test_plot_has_a_bar_for_each_row_as_wide_as_its_figure(replay_command, files
     assert code == 0
     figures = [row["mean_acceptance_length"] for row in json.loads(out)["rows"]]
     tags = [*ElementTree.parse(plot).iter()]
-    widths = [float(tag.get("width")) for tag in tags if tag.tag.endswith("rect")]
+    widths = [float(tag.get("width")) for tag in tags if tag.get("class") == "bar"]
     assert np.allclose(np.divide(widths, max(widths)), np.divide(figures, max(figures)), atol=1e-3)
     texts = [tag.text for tag in tags if tag.tag.endswith("text")]
     assert texts[:3] == ["tokens per forward pass", "fused, 4", f"{figures[0]:.2f}"]
     assert [tag for tag in tags if tag.get("href")] == []
-    assert ElementTree.fromstring(bar_chart("a<b", [("]]>&", 1.0)]))[1].text == "a<b"
+
+
+def test_plot_has_a_line_at_1_intervals_and_a_legend():
+    bars = [Bar("]]>&", 2.0, (1.0, 4.0)), Bar("b", 0.5)]
+    tags = [*ElementTree.fromstring(bar_chart("a<b", bars, "95 %")).iter()]
+    by_class = {name: [tag for tag in tags if tag.get("class") == name] for name in ("bar", "one")}
+    interval, _ = [tag for tag in tags if tag.get("class") == "interval"]
+    zero = float(by_class["bar"][0].get("x"))
+    scale = [float(interval.get(name)) - zero for name in ("x1", "x2")]
+    assert scale[1] == pytest.approx(4 * scale[0], abs=1)
+    # The end of an interval at 1 lies on the line at 1.
+    assert by_class["one"][0].get("x1") == by_class["one"][0].get("x2") == interval.get("x1")
+    texts = [tag.text for tag in tags if tag.tag.endswith("text")]
+    assert texts == ["a<b", "]]>&", "2.00", "b", "0.50", "1.00: without drafts", "95 %"]
+    assert all(float(tag.get("width", "0").rstrip("%")) >= 0 for tag in tags)
+
+
+def test_plot_of_another_kind_is_refused_before_the_replay(replay_command, files, tmp_path):
+    plot = tmp_path / "a.png"
+    code, _, err = replay_command("--transcripts", files / "one.jsonl", "--plot", plot)
+    assert (code, plot.exists()) == (2, False)
+    assert "plots are SVG files" in err
 
 
 def test_command_prints_a_row_for_each_cell(replay_command, files):

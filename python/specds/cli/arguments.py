@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of text.")]
-Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write a bar chart of the rows to this file, as SVG."),
-]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show all figures.")]
 DatastorePath = Annotated[
     Path,
@@ -63,6 +59,20 @@ def most_nodes(text: str | int) -> int | Literal["auto"]:
     return number
 
 
+def svg(text: str | Path) -> Path:
+    """The path of a plot."""
+    path = Path(text)
+    if path.suffix.lower() != ".svg":
+        raise typer.BadParameter(f"plots are SVG files: name it `{path.with_suffix('.svg')}`")
+    return path
+
+
+Plot = Annotated[
+    Any,
+    typer.Option(
+        parser=svg, metavar="FILE.svg", help="Write a bar chart of the rows to this file, as SVG."
+    ),
+]
 MaxNodes = Annotated[
     Any,
     typer.Option(

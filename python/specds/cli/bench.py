@@ -10,12 +10,13 @@ import typer
 
 from specds import terminal
 from specds.bench.options import AcceptanceOptions, GenerateOptions
+from specds.bench.plot import Bar, Chart, bar_chart
 from specds.cli.arguments import Csv, Json, Plot
 from specds.cli.help import SETTINGS, HelpCommand, HelpGroup
 from specds.cli.records import with_records
 
 if TYPE_CHECKING:
-    from specds.bench.harness import BenchReport, OnProgress
+    from specds.bench.harness import BenchReport, OnProgress, ReportRow
 
 app = typer.Typer(
     name="bench",
@@ -60,7 +61,8 @@ def acceptance(
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
     formats: dict[str, Any] = {"as_json": as_json, "as_csv": as_csv, "plot": plot}
-    chart = ("tokens per forward pass", "mean_acceptance_length", "transcripts")
+    interval = "95 % interval over requests"
+    chart = Chart("tokens per forward pass", "mean_acceptance_length", interval, ["transcripts"])
     _show("acceptance", partial(run_acceptance, whole), tables, chart, **formats)
 
 
@@ -96,7 +98,8 @@ def generate(
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
     formats: dict[str, Any] = {"as_json": as_json, "as_csv": as_csv, "plot": plot}
-    chart = ("tokens per second", "tokens_per_s", "mode", "batch")
+    title = "speed over the fastest way without drafts"
+    chart = Chart(title, "speed_up", "least to most of the runs", ["mode", "batch"])
     document = _show("generate", partial(run_generate, whole), tables, chart, **formats)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
@@ -107,18 +110,14 @@ def _show(
     what: str,
     run: "Callable[[OnProgress], BenchReport]",
     tables: "Callable[[BenchReport], list[Any]]",
-    chart: Sequence[str],
+    chart: Chart,
     *,
     as_json: bool,
     as_csv: bool,
     plot: Path | None,
 ) -> "BenchReport":
-    """Run a benchmark, and print its results as tables, JSON or CSV.
-
-    `chart` has the title of a plot, the figure that it shows, and fields that distinguish rows.
-    """
+    """Run a benchmark, and print its results as tables, JSON or CSV."""
     from specds.bench.harness import label, reasons
-    from specds.bench.plot import bar_chart
     from specds.terminal.progress import request_progress
 
     if plot is not None:
@@ -133,11 +132,22 @@ def _show(
         for table in tables(document):
             terminal.out.print(table)
     if plot is not None:
-        title, figure, *fields = chart
-        rows = [row for row in document["rows"] if row[figure] is not None]
-        names = [label(row, rows, *fields, "max_nodes", "datastore") for row in rows]
-        figures = [row[figure] for row in rows]
-        plot.write_text(bar_chart(title, [*zip(names, figures, strict=True)]), encoding="utf-8")
+        rows = [row for row in document["rows"] if row[chart.figure] is not None]
+        bars = [
+            Bar(
+                label(row, rows, *chart.fields, "max_nodes", "datastore"),
+                row[chart.figure],
+                row.get("interval") or _range(row, chart.figure),
+            )
+            for row in rows
+        ]
+        plot.write_text(bar_chart(chart.title, bars, chart.interval), encoding="utf-8")
     for reason in reasons(document["rows"]):
         terminal.note(reason)
     return document
+
+
+def _range(row: "ReportRow", figure: str) -> tuple[float, float] | None:
+    """Return the least and the largest value of the runs; None for a single one."""
+    least, most = row.get(f"{figure}_min"), row.get(f"{figure}_max")
+    return None if least is None or most is None or least == most else (least, most)
