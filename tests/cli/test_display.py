@@ -77,6 +77,14 @@ def test_control_characters_are_escaped(way):
     assert is_obeyed(OBEYED)
 
 
+@pytest.mark.parametrize("no_color", [False, True])
+def test_without_colors_no_text_is_dim_or_bold(no_color, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1" if no_color else "")
+    file, settings = io.StringIO(), {"force_terminal": True, "color_system": "standard"}
+    terminal.LiteralConsole(file=file, **settings).print("dim", style="dim")
+    assert ("\x1b[" in file.getvalue()) == (not no_color)
+
+
 def test_terminal_output_goes_through_one_module():
     package = Path(terminal.__file__).parents[1]
     written = re.compile(r"(?<![\w.])print\(|sys\.std(out|err)|typer\.echo\(|Console\(")

@@ -1,6 +1,7 @@
 """Streamed text: its sources, and interruption."""
 
 import io
+import re
 import signal
 import sys
 import time
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import started
-from specds import Chat, FusedDrafter, generate
+from specds import Chat, FusedDrafter, TokenTree, generate, terminal
+from specds.cli.stream_output import Writer
+from specds.drafters.step import Step
 from specds.models.load import load_model
 from specds.models.render import Spelling
 
@@ -33,6 +36,39 @@ def test_a_character_of_several_tokens_waits_for_the_last():
     spelling = Spelling(ByteTokenizer())
     assert [spelling.of(byte) for byte in "é!".encode()] == ["", "é", "!"]
     assert [spelling.of(byte) for byte in b"\xe2\x82"] + [spelling.of(None)] == ["", "", "�"]
+
+
+class WordTokenizer:
+    """A tokenizer of words with the space before them."""
+
+    all_special_ids = ()
+
+    def __init__(self, text):
+        self.words = re.findall(r" ?[^ \n]+|\n", text)
+
+    def decode(self, ids):
+        return "".join(self.words[token] for token in ids)
+
+
+def test_lines_of_a_chat_are_broken_at_spaces(monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "out", terminal.LiteralConsole(width=40))
+    prose = "a function that returns the first of all names in a list of names that it takes\n"
+    code = "```\nreturn sorted(names, key=lambda name: name.lower())[0]\n```\n"
+    text = prose + code + prose
+    tokenizer, shown = WordTokenizer(text), []
+    for wraps in (False, True):
+        writer = Writer(tokenizer, wraps=wraps)
+        for token in range(len(tokenizer.words)):
+            writer(Step(TokenTree([], [], []), [], [token]))
+        writer.end()
+        shown.append(capsys.readouterr().out)
+    whole, wrapped = shown
+    assert whole == text + "\n"
+    assert wrapped.split() == whole.split()
+    lines = wrapped.splitlines()
+    assert code.splitlines()[1] in lines
+    assert max(len(line) for line in lines if "lambda" not in line) <= 40
+    assert len(lines) > len(whole.splitlines())
 
 
 def test_steps_have_the_source_of_each_token(tiny_model):

@@ -1,5 +1,6 @@
 """GGUF files in parts, with tokens spelled alike, and with tokenizers that do not fit."""
 
+import importlib
 import subprocess
 import sys
 
@@ -8,10 +9,13 @@ import pytest
 import tokenizers
 
 import specds
-from gguf_models import byte_tokenizer, write_model
+from gguf_models import byte_tokenizer, write_gguf, write_model
 from specds._core import FormatError, ForwardModel, GgufFile, merges_of
+from specds.models import load
+from specds.models.gguf import CONVERTED
 from specds.models.gguf_tokenizer import build_backend, panics_as_errors
 from specds.models.load import load_encoder, load_model, load_tokenizer
+from specds.models.resolve import LoadingError
 
 PROMPT = np.array([[72, 101, 108, 108, 111, 72, 101]])
 
@@ -137,3 +141,18 @@ def test_metadata_of_a_split_are_those_of_its_first_part(tmp_path):
     file = GgufFile(tmp_path / "m-00002-of-00002.gguf")
     assert file["general.architecture"] == "llama"
     assert ForwardModel(file).config == ForwardModel(GgufFile(path)).config
+
+
+def test_converted_architectures_are_those_of_transformers():
+    utils = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    others = {"general", "tokenizer"}
+    theirs = {name.replace("_", "-") for name in utils.GGUF_SUPPORTED_ARCHITECTURES} - others
+    ours = {name.replace("moe", "-moe") for name in CONVERTED}
+    assert ours == theirs
+
+
+def test_file_that_nothing_computes_advises_no_installation(tmp_path, monkeypatch):
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "unheard-of"}, {})
+    monkeypatch.setattr(load, "find_spec", lambda name: None)
+    with pytest.raises(LoadingError, match=r'computes the architecture "unheard-of": run it with'):
+        load.load_model(str(path), framework="numpy")

@@ -70,13 +70,15 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
         raise FileNotFoundError(f"{out.parent}: no such folder: make it, or choose another --out")
     from specds.indexing.build import is_published
 
+    if out.exists() and not (out / "manifest.json").exists():
+        raise FileExistsError(
+            f"{out} is not a datastore, and nothing else is replaced: choose another --out"
+        )
     if out.exists() and not overwrite and not is_published(out):
         raise FileExistsError(
             f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
             "`specds add`"
         )
-    if out.exists() and not (out / "manifest.json").exists():
-        raise FileExistsError(f"{out} is not a datastore, and nothing else is replaced")
 
 
 def add(

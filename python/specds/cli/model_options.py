@@ -272,7 +272,8 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     made = make(model) if made is None else made
     if takes_default and isinstance(made, FusedDrafter):
         made = with_datastore(made, default.get())
-    writer = Writer(tokenizer, by_source=running.by_source, is_silent=is_silent)
+    wraps = is_chat and terminal.out.is_terminal
+    writer = Writer(tokenizer, by_source=running.by_source, is_silent=is_silent, wraps=wraps)
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:
         grammar = _grammar(running, model, tokenizer)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from specds import terminal
@@ -44,6 +45,12 @@ class Writer:
 
     Special tokens are not shown, such as the end of a turn.
 
+    Args:
+        tokenizer: Its tokenizer.
+        by_source: Colors drafted tokens by their source.
+        is_silent: Writes nothing.
+        wraps: Breaks lines at spaces, except in fenced code; for prose on a terminal.
+
     Attributes:
         num_hidden: The number of characters at the beginning that are not shown.
     """
@@ -54,12 +61,14 @@ class Writer:
         *,
         by_source: bool = False,
         is_silent: bool = False,
+        wraps: bool = False,
     ) -> None:
         self.sources: Counter[str] = Counter()
         self.num_hidden = 0
         self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
         self._by_source, self._is_silent = by_source, is_silent
         self._hidden = frozenset(tokenizer.all_special_ids)
+        self._wraps, self._line, self._is_code = wraps, "", False
 
     def __call__(self, step: Step) -> None:
         self.sources.update(source for source in step.sources if source is not None)
@@ -70,13 +79,29 @@ class Writer:
             if token not in self._hidden:
                 style = None if source is None else self._style(source, DRAFTED)
                 spelled = self._spelling.of(token)
-                text.append(spelled[self.num_hidden :], style)
+                text.append(self._wrapped(spelled[self.num_hidden :]), style)
                 self.num_hidden = max(self.num_hidden - len(spelled), 0)
         terminal.out.print(text, end="", soft_wrap=True)
 
     def end(self) -> None:
         terminal.out.print(self._spelling.of(None), soft_wrap=True)
         self._spelling = Spelling(self._tokenizer)
+        self._line, self._is_code = "", False
+
+    def _wrapped(self, part: str) -> str:
+        """Return a part of the text, on a new line if it is a word that does not fit."""
+        if not self._wraps or not part:
+            return part
+        width = terminal.out.width
+        begins_word = part.startswith(" ") and part.strip() and self._line and not self._is_code
+        if begins_word and cell_len(self._line) + cell_len(part.rstrip()) > width:
+            part = "\n" + part[1:]
+        *ended, rest = (self._line + part).split("\n")
+        fences = sum(line.lstrip().startswith("```") for line in ended)
+        self._is_code ^= fences % 2 == 1
+        # The terminal breaks a longer line itself.
+        self._line = rest[-(cell_len(rest) % width) :] if cell_len(rest) > width else rest
+        return part
 
     def summary(self, stats: GenerationStats) -> Text:
         """Return the final line: speed, and sources of drafted tokens."""

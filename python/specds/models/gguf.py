@@ -17,6 +17,15 @@ _ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 # Settings of transformers by their names in GGUF.
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
+CONVERTED = frozenset(
+    (
+        *("bloom", "deci", "falcon", "gemma2", "gemma3", "gemma4", "gpt-oss", "gpt2", "lfm2"),
+        *("llama", "mamba", "minimax-m2", "mistral", "nemotron", "phi3", "qwen2", "qwen2moe"),
+        *("qwen3", "qwen3moe", "stablelm", "starcoder2", "t5", "umt5"),
+    )
+)
+"""The architectures of GGUF files that transformers converts."""
+
 
 def field(file: GgufFile, key: str, default: Any = None) -> Any:
     """Return the value of a field, or `default` if the file lacks it."""
@@ -24,6 +33,11 @@ def field(file: GgufFile, key: str, default: Any = None) -> Any:
         return file[key]
     except KeyError:
         return default
+
+
+def architecture_of(path: str | PathLike[str]) -> str:
+    """Return the name that llama.cpp gives the architecture of a file; empty without one."""
+    return str(field(GgufFile(path), "general.architecture", ""))
 
 
 @dataclass(frozen=True)

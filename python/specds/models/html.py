@@ -28,7 +28,9 @@ def text(tokens: Iterable[tuple[str, bool]]) -> str:
 def tree(labels: Sequence[str], parents: Sequence[int]) -> str:
     def below(parent: int) -> str:
         nodes = [node for node, above in enumerate(parents) if above == parent]
-        items = "".join(f"<li>{escape(labels[node])}{below(node)}</li>" for node in nodes)
+        items = "".join(
+            f"<li><code>{escape(labels[node])}</code>{below(node)}</li>" for node in nodes
+        )
         return f"<ul>{items}</ul>" if items else ""
 
     return below(-1) or "<i>an empty tree</i>"
@@ -40,10 +42,8 @@ def datastore_html(datastore: Any) -> str:
     return table(f"Datastore {datastore.path}", rows)
 
 
-def tree_html(drafted: Any) -> str:
-    """Return the nodes of a token tree with their probabilities."""
-    labels = [
-        f"{token} ({prob:.0%})"
-        for token, prob in zip(drafted.token_ids.tolist(), drafted.probs.tolist(), strict=True)
-    ]
-    return tree(labels, drafted.parents.tolist())
+def tree_html(drafted: Any, texts: Sequence[str] | None = None) -> str:
+    """Return the nodes of a token tree with their probabilities, by default as token ids."""
+    names = map(str, drafted.token_ids.tolist()) if texts is None else map(repr, texts)
+    pairs = zip(names, drafted.probs.tolist(), strict=True)
+    return tree([f"{name} ({prob:.0%})" for name, prob in pairs], drafted.parents.tolist())

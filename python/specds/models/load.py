@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from specds._core import ForwardModel, GgufFile, UnsupportedFileError
 from specds._lazy import advice, imported
-from specds.models.gguf import GgufVocabulary, field
+from specds.models.gguf import CONVERTED, GgufVocabulary, architecture_of, field
 from specds.models.gguf_model import GgufModel
 from specds.models.gguf_tokenizer import UnknownTokenizerError, pretrained_tokenizer
 from specds.models.gguf_writer import write_llama
@@ -134,6 +134,11 @@ def load_model(
     try:
         require_packages(ref)
     except ImportError as error:
+        if ref.kind == "gguf" and (named := architecture_of(ref.path)) not in CONVERTED:
+            raise LoadingError(
+                f"no model `{ref.name}`: neither specds nor transformers computes the "
+                f'architecture "{named}": run it with llama.cpp'
+            ) from None
         raise ImportError(f"{reason}; {error}" if reason else str(error)) from error
     device, dtype = resolve_placement(device, whole_dtype(dtype))
     if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specds._core import SOURCES, Datastore, TokenTree
+from specds.models import html
 from specds.models.tokenization import Tokenizer
 
 # Enough that a character or a joined space is whole.
@@ -77,6 +78,31 @@ def tree_in_words(tokenizer: Tokenizer, tree: TokenTree, before: Sequence[int]) 
         "probs": [round(prob, 4) for prob in tree.probs.tolist()],
         "sources": [SOURCES[source] for source in tree.sources.tolist()],
     }
+
+
+class TreeText:
+    """A draft with the texts of its tokens, for notebooks and `print`.
+
+    Args:
+        tree: The draft.
+        tokenizer: Its tokenizer.
+        context: The tokens before the draft, which some tokenizers need for spaces.
+    """
+
+    def __init__(self, tree: TokenTree, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+        self.tree = tree
+        self.texts: list[str] = tree_in_words(tokenizer, tree, context)["text"]
+
+    def __str__(self) -> str:
+        """Return a line for each token, indented by its depth."""
+        depths: list[int] = []
+        for parent in self.tree.parents.tolist():
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        rows = zip(depths, self.texts, self.tree.probs.tolist(), strict=True)
+        return "\n".join(f"{'  ' * depth}{text!r} ({prob:.0%})" for depth, text, prob in rows)
+
+    def _repr_html_(self) -> str:
+        return html.tree_html(self.tree, self.texts)
 
 
 def known_from(

@@ -22,10 +22,13 @@ _PICTURES = _CONTROLS | dict.fromkeys((*chain(*_OTHERS), 0x061C, 0x200E, 0x200F)
 class LiteralConsole(Console):
     """A console that prints text from files, models and users literally.
 
-    Brackets are not markup, and control characters are replaced by visible symbols.
+    Brackets are not markup, and control characters are replaced by visible symbols. With
+    `NO_COLOR`, texts are not dim or bold either.
     """
 
     def __init__(self, **settings: Any) -> None:
+        if os.environ.get("NO_COLOR"):
+            settings["color_system"] = None
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
 
     def render(
