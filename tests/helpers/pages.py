@@ -10,7 +10,10 @@ WITH_CODE = ("README.md", "docs/tutorial.md")
 _FOUND = (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/engines/*.md"))
 PAGES = ("README.md", *sorted(str(page.relative_to(ROOT)) for page in _FOUND))
 
-_PROGRAMS = ("specds", "pip", "make", "git", "cat", "echo", "hf", "transformers", "vllm", "cargo")
+_PROGRAMS = (
+    *("specds", "pip", "make", "git", "cat", "echo", "hf", "transformers", "vllm", "cargo"),
+    *("docker", "brew"),
+)
 _LIKE_A_PROGRAM = re.compile(r"[a-z][\w./-]*")
 # First words of indented lines of Python, of output and of drawings.
 _NOT_PROGRAMS = ("a", "import", "for")
