@@ -69,7 +69,7 @@ FOREIGN = {
     "--speculative-ngram-max-bfs-breadth",
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
     *("--allow-requantize", "--no-repack", "--batch-size"),
-    *("--rm", "--package-name", "--exclude-packages", "--build-from-source"),
+    *("--rm", "--package-name", "--exclude-packages", "--extra-packages", "--build-from-source"),
     *("--no-deps", "--trust-remote-code", "--release", "--test", "--check", "--open"),
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*\w")
