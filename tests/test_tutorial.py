@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gguf_models import byte_tokenizer, write_model
 from pages import ROOT, WITH_CODE
 
 NAME = re.compile(r"Qwen/[\w.-]+")
@@ -24,6 +25,8 @@ def test_page_code_runs(page, run, chat_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("def main(argv):\n    return len(argv)\n" * 9)
+    extra = byte_tokenizer("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    write_model(tmp_path / "model.gguf", "llama", ("Q8_0",), vocab=258, extra=extra)
     names, done, wrote = {}, [], ""
     for code, commands in steps(page):
         if code and ">>>" not in code:
