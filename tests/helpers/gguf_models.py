@@ -24,32 +24,38 @@ BLOCKS = {  # number of the type, weights and bytes of a block, places of its ha
 }
 SPREAD = {"Q8_0": 50, "Q4_K": 400, "Q5_K": 800, "Q6_K": 2000, "Q5_0": 12, "Q5_1": 12}
 SPREAD |= {"Q2_K": 30, "Q3_K": 80, "IQ4_NL": 80, "IQ4_XS": 1600}
+# Times the scale of what is subtracted, so that the mean of weights is about zero.
+_MIDDLE = {"Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
 
 # A prime number: no row begins where another does.
 _MOST_BLOCKS = 65_521
 
 
-def random_tensor(random, kind, rows, columns):
-    """The bytes of random blocks whose weights are about 0.1."""
+def random_tensor(random, kind, rows, columns, spread=0.1):
+    """The bytes of random blocks whose weights are about `spread`."""
     _, weights, size, halves = BLOCKS[kind]
     number = rows * columns // weights
     if number > _MOST_BLOCKS:  # the same ones again, which begin elsewhere in each row
-        some = random_tensor(random, kind, 1, _MOST_BLOCKS * weights)
-        return (some * (number // _MOST_BLOCKS + 1))[: number * size]
+        some = random_tensor(random, kind, 1, _MOST_BLOCKS * weights, spread)
+        times, rest = divmod(number, _MOST_BLOCKS)
+        return b"".join([*[some] * times, some[: rest * size]])
     if kind == "MXFP4":
         blocks = random.integers(0, 256, (number, size), dtype=np.uint8)
-        blocks[:, 0] = random.integers(120, 124, number)  # powers of two
+        first = 120 + round(np.log2(spread / 0.1))
+        blocks[:, 0] = random.integers(first, first + 4, number)  # powers of two
         return blocks.tobytes()
     if not halves:
-        values = (random.standard_normal(number) * 0.1).astype("<f4")
+        values = (random.standard_normal(number) * spread).astype("<f4")
         if kind == "BF16":
             return (values.view("<u4") >> 16).astype("<u2").tobytes()
         return values.astype("<f2" if kind == "F16" else "<f4").tobytes()
     blocks = random.integers(0, 256, (number, size), dtype=np.uint8)
     for place in halves:
-        scale = random.uniform(0.05, 0.1, number) / SPREAD.get(kind, 6)
+        scale = random.uniform(0.5, 1.0, number) * spread / SPREAD.get(kind, 6)
         if place == 2 and kind in ("Q4_1", "Q5_1"):
-            scale = random.uniform(-0.1, 0.0, number)
+            scale = random.uniform(-2 * spread, 0.0, number)
+        elif place == halves[-1]:
+            scale = scale * _MIDDLE.get(kind, 1.0)
         blocks[:, place : place + 2] = scale.astype("<f2").view(np.uint8).reshape(number, 2)
     return blocks.tobytes()
 

@@ -99,15 +99,17 @@ def write_gguf(
     """
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     head += b"".join(encoded_text(name) + encoded_value(value) for name, value in metadata.items())
-    parts, size = [], 0
+    size = 0
     for name, (number, dimensions, contents) in tensors.items():
         head += encoded_text(name) + struct.pack(
             f"<I{len(dimensions)}Q", len(dimensions), *dimensions
         )
         head += struct.pack("<IQ", number, size)
-        parts.append(contents + bytes(-len(contents) % 32))
-        size += len(parts[-1])
-    path.write_bytes(head + bytes(-len(head) % 32) + b"".join(parts))
+        size += len(contents) + -len(contents) % 32
+    with path.open("wb") as file:
+        for part in (head, *(contents for _, _, contents in tensors.values())):
+            file.write(part)
+            file.write(bytes(-len(part) % 32))
 
 
 def encoded_text(written: str) -> bytes:
