@@ -14,6 +14,7 @@ requirements() {
 case $engine in
   llama)
     $pip install tokenizers
+    $pip install --no-deps xllamacpp==2026.10.11549 # llama.cpp compiled, for logits of its newer architectures
     CMAKE_BUILD_PARALLEL_LEVEL=2 $pip install llama-cpp-python==0.3.36 --config-settings=cmake.args="-DLLAVA_BUILD=OFF;-DGGML_OPENMP=OFF;-DLLAMA_BUILD_TESTS=OFF;-DLLAMA_BUILD_EXAMPLES=OFF;-DLLAMA_BUILD_SERVER=OFF"
     ;;
   vllm)

@@ -33,7 +33,7 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the dimensions (columns first) of each tensor of a model's file."""
     hidden, vocab, architecture = shape["hidden"], shape["vocab"], shape["architecture"]
     yield "token_embd.weight", (hidden, vocab)
-    yield "output_norm.weight", (hidden,)
+    yield last_norm(shape), (hidden,)
     if not shape["tied"]:
         yield "output.weight", (hidden, vocab)
     mixers = {"conv": _convolution, "linear_attention": _delta_net, "mamba": _mamba}
@@ -44,6 +44,12 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
             *_feed_forward(shape, layer),
         ):
             yield f"blk.{layer}.{name}", dimensions
+
+
+def last_norm(shape: Shape) -> str:
+    """Return the name of the norm before the head."""
+    is_of_embeddings = shape["architecture"].startswith("lfm2")
+    return "token_embd_norm.weight" if is_of_embeddings else "output_norm.weight"
 
 
 def num_weights(shape: Shape) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from gguf_models import BLOCKS, random_tensor, write_gguf
 from model_shapes import layer_kinds, tensor_type, tensors
-from shaped_reference import Reference, llama3_factors, longrope_factors
+from shaped_reference import ShapedReference, llama3_factors, longrope_factors
 from specds._core import ForwardCache, ForwardModel, GgufFile
 
 NOT_COMPUTED = ("granitehybrid",)
@@ -107,6 +107,8 @@ def metadata_of(shape, layers, window=1 << 30):
             "ssm.group_count": sizes["key_heads"], "ssm.time_step_rank": sizes["value_heads"],
             "ssm.inner_size": sizes["value_heads"] * sizes["value_size"],
             "full_attention_interval": whole,
+            # Pairs of times, heights and widths of an image: of text, all are its position.
+            "rope.dimension_sections": [11, 11, 10, 0] if "35" in architecture else None,
         }  # fmt: skip
     named = {f"{architecture}.{name}": of for name, of in fields.items() if of is not None}
     return {"general.architecture": architecture, **named}
@@ -122,12 +124,13 @@ class ShapedFile:
         num_weights: The number of its weights.
     """
 
-    def __init__(self, path, shape, mix, *, vocab=512, seed=1, metadata=None):
+    def __init__(self, path, shape, mix, *, vocab=512, seed=1, window=_WINDOW, tokenizer=None):
         self.path, self.shape = Path(path), {**reduced(shape, mix), "vocab": vocab}
         self.layers = sampled_layers(self.shape)
         self._tensors = dict(self._made(mix, np.random.default_rng(seed)))
         self.num_weights = sum(math.prod(of) for _, of, _ in self._tensors.values())
-        fields = metadata_of(self.shape, self.layers, _WINDOW) | (metadata or {})
+        self.window = window
+        fields = metadata_of(self.shape, self.layers, window) | (tokenizer or {})
         write_gguf(self.path, fields, self._tensors)
 
     def _made(self, mix, random):
@@ -171,7 +174,7 @@ class ShapedFile:
         """Return the reference's logits, `(NUM_TOKENS, vocab)`."""
         kinds = layer_kinds(self.shape)
         kinds = [kinds[layer] for layer in self.layers]
-        reference = Reference(self.shape, self.layers, kinds, self.rows, _WINDOW)
+        reference = ShapedReference(self.shape, self.layers, kinds, self.rows, self.window)
         return reference.logits(self.tokens())
 
     def release(self):

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from model_shapes import last_norm
+
 _BY_NEIGHBORS = ("llama", "mistral3", "smollm3", "granite", "glm4")
 _AROUND = ("gemma2", "gemma3", "glm4")
 _AFTER = ("olmo2", "exaone4")
@@ -9,7 +11,7 @@ _GATED = ("qwen3next", "qwen35", "qwen35moe")
 _MOST_WEIGHTS = 1 << 21  # at once, which caches hold as float64
 
 
-class Reference:
+class ShapedReference:
     """Some layers of a shape.
 
     Args:
@@ -35,7 +37,7 @@ class Reference:
         for layer, kind in enumerate(self.kinds):
             states = self.layer(layer, kind, states)
         head = "token_embd.weight" if shape["tied"] else "output.weight"
-        states = self.norm(states, "output_norm.weight")
+        states = self.norm(states, last_norm(shape))
         logits = self.product(states, head, shape["vocab"]) / scales.get("logits", 1.0)
         cap = shape.get("logit_softcap")
         return np.tanh(logits / cap) * cap if cap else logits
