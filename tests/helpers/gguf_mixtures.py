@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from gguf_models import byte_tokenizer, write_gguf
+from gguf_models import byte_tokenizer, mxfp4, write_gguf
 from models import SHAPE, build
 
 VOCAB_SIZE = 258
@@ -29,6 +29,8 @@ _YARN = {
     "original_max_position_embeddings": 64, "rope_theta": 150000.0,
 }  # fmt: skip
 
+_GPT_OSS = {**_LOCAL, "sliding_window": 8, "rope_parameters": _YARN}
+
 FAMILIES = {
     "qwen3moe": ("Qwen3MoeConfig", {**_EXPERTS, "norm_topk_prob": True}),
     "qwen2moe": ("Qwen2MoeConfig", _SHARED),
@@ -41,14 +43,18 @@ FAMILIES = {
         "OlmoeConfig",
         {**_BASE, "num_key_value_heads": 4, "num_experts": 8, "num_experts_per_tok": 3},
     ),
-    "gpt-oss": ("GptOssConfig", {**_LOCAL, "sliding_window": 8, "rope_parameters": _YARN}),
+    "gpt-oss": ("GptOssConfig", _GPT_OSS),
+    "gpt-oss, MXFP4": ("GptOssConfig", _GPT_OSS),
     "lfm2": ("Lfm2Config", {**_BASE, **_LFM2}),
     "lfm2moe": ("Lfm2MoeConfig", {**_EXPERTS, **_LFM2, "num_dense_layers": 1}),
     "qwen3next": ("Qwen3NextConfig", {**_SHARED, **_DELTA}),
     "qwen35": ("Qwen3_5TextConfig", {**_BASE, **_DELTA}),
     "qwen35moe": ("Qwen3_5MoeTextConfig", {**_SHARED, **_DELTA}),
 }
-"""By architectures of llama.cpp: the configuration of transformers and its settings."""
+"""By architectures of llama.cpp: the configuration of transformers and its settings.
+
+After a comma, the type of the experts' weights: by default float32, as of all others.
+"""
 RECURRENT = ("lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe")
 
 _PARTS = {
@@ -91,29 +97,39 @@ _ROTATED_BY_NEIGHBORS = ("llama", "granitemoe")
 _HAS_POST_NORM = ("gpt-oss", "qwen3next", "qwen35", "qwen35moe")
 
 
-def mixture(architecture):
+def mixture(family):
     """The random model of transformers, whose biases and states are random as well."""
-    model = build(*FAMILIES[architecture])
+    model = build(*FAMILIES[family])
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(5)
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
             if name.endswith(("bias", "sinks", "A_log")):
                 weight.normal_(0.0, 0.5)
+            elif _is_rounded(family, name):
+                rounded = mxfp4(weight.swapaxes(-1, -2).numpy())[1]
+                weight.copy_(torch.from_numpy(rounded).swapaxes(-1, -2))
     return model
 
 
-def write_mixture(path, architecture, model, **more):
-    """Write a model as llama.cpp's converter lays it out, in float32, with a tokenizer of bytes.
+def _is_rounded(family, name):
+    return family.endswith("MXFP4") and name.endswith(("gate_up_proj", "down_proj"))
+
+
+def write_mixture(path, family, model, **more):
+    """Write a model as llama.cpp's converter lays it out, with a tokenizer of bytes.
 
     `more` are fields.
     """
-    config = model.config
+    config, architecture = model.config, family.partition(",")[0]
     tensors = {}
     for name, weights in model.state_dict().items():
         weights = weights.float()
         for part, converted in _converted(architecture, config, name, weights):
             array = np.ascontiguousarray(converted.numpy(), dtype="<f4")
-            tensors[part] = ("F32", array.shape[::-1], array.tobytes())
+            if _is_rounded(family, name):
+                tensors[part] = ("MXFP4", array.shape[::-1], mxfp4(array)[0])
+            else:
+                tensors[part] = ("F32", array.shape[::-1], array.tobytes())
     return write_gguf(path, _fields(architecture, config) | byte_tokenizer() | more, tensors)
 
 

@@ -60,6 +60,26 @@ def random_tensor(random, kind, rows, columns, spread=0.1):
     return blocks.tobytes()
 
 
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""The values of the numbers of MXFP4."""
+
+
+def mxfp4(weights):
+    """Round an array to MXFP4.
+
+    Returns:
+        The bytes of its blocks of 32 along the last axis, and the values that they hold.
+    """
+    blocks = weights.reshape(-1, 32).astype(np.float32)
+    most = np.abs(blocks).max(-1, keepdims=True)
+    exponents = np.floor(np.log2(np.maximum(most, 2.0**-100))) - 2
+    scales = np.exp2(exponents).astype(np.float32)
+    numbers = np.abs(blocks[:, :, None] / scales[:, :, None] - FP4).argmin(-1).astype(np.uint8)
+    packed = numbers[:, :16] | numbers[:, 16:] << 4
+    stored = np.concatenate([(exponents + 127).astype(np.uint8), packed], axis=1)
+    return stored.tobytes(), (FP4[numbers] * scales).reshape(weights.shape)
+
+
 def write_gguf(path, metadata, tensors):
     """Writes a file; `tensors` maps a name to its type, dimensions (columns first) and bytes."""
     numbered = {name: (BLOCKS[kind][0], *rest) for name, (kind, *rest) in tensors.items()}
