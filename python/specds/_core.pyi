@@ -413,6 +413,7 @@ class ForwardModel:
     config: Final[dict[str, Any]]
     instructions: Final[str]
     num_bytes: Final[int]
+    short_context: Final[int | None]
     takes_trees: Final[bool]
     is_cached: Final[bool]
     def pass_times(

@@ -230,6 +230,12 @@ impl ForwardModel {
         self.0.num_bytes
     }
 
+    /// Longer texts have other rotations, from their first token on; `None` if all texts have the same ones.
+    #[getter]
+    fn short_context(&self) -> Option<usize> {
+        self.0.config.short_context
+    }
+
     /// True if passes may be over trees; otherwise they are over chains, because the model has recurrent states.
     #[getter]
     fn takes_trees(&self) -> bool {
@@ -291,18 +297,19 @@ impl ForwardModel {
             Ok((*row, integers::<u32>(tokens, "tokens")?, parents.transpose()?, *num_logits))
         };
         let inputs: Vec<_> = inputs.iter().map(read).collect::<PyResult<_>>()?;
+        let inputs: Vec<_> = inputs
+            .iter()
+            .map(|(row, tokens, parents, num_logits)| {
+                let (row, num_logits, parents) = (*row, *num_logits, parents.as_deref());
+                Input { row, tokens, parents, num_logits }
+            })
+            .collect();
         let pass = |watch: Option<&Watch>| {
             let options = PassOptions { activations, num_threads, watch, ..PassOptions::default() };
-            let inputs: Vec<_> = inputs
-                .iter()
-                .map(|(row, tokens, parents, num_logits)| {
-                    let (row, num_logits, parents) = (*row, *num_logits, parents.as_deref());
-                    Input { row, tokens, parents, num_logits }
-                })
-                .collect();
             Ok::<_, Failure>(self.0.forward(&mut *cache.lock()?, &inputs, options)?)
         };
-        let num_tokens: usize = inputs.iter().map(|(_, tokens, ..)| tokens.len()).sum();
+        let num_tokens = inputs.iter().map(|input| input.tokens.len()).sum::<usize>()
+            + self.0.num_repeated(&*cache.lock()?, &inputs)?;
         let total = (num_tokens * self.0.config.layers.len()) as f64;
         let logits = if num_tokens < WATCHED {
             py.detach(|| pass(None))

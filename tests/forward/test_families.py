@@ -6,6 +6,7 @@ import torch
 
 from gguf_families import FAMILIES, tiny, write_family
 from models import decodes_alike, mixed_drafter, oracle_drafter
+from specds import generate
 from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds.models.gguf_model import load_gguf
 
@@ -24,7 +25,7 @@ def test_logits_are_those_of_transformers(tmp_path, family):
     np.testing.assert_allclose(logits, expected, atol=1e-4 * expected.std())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "phi3, long"])
 @pytest.mark.parametrize("activations", ["float32", "int8"])
 def test_logits_are_equal_to_the_bit_in_any_company(tmp_path, family, activations):
     core = ForwardModel(GgufFile(write_family(tmp_path / "model.gguf", family, tiny(family))))
@@ -87,16 +88,112 @@ def test_configuration_is_that_of_the_model(tmp_path, family):
         "pad_token_id",
         "_name_or_path",
     }
-    own |= {"rope_parameters"} if family in ("llama", "olmo3", "phi3") else set()
-    own |= (
-        {"max_position_embeddings", "original_max_position_embeddings"}
-        if family == "phi3"
-        else set()
-    )
+    is_phi3 = family.startswith("phi3")
+    own |= {"rope_parameters"} if family in ("llama", "olmo3") or is_phi3 else set()
+    own |= {"original_max_position_embeddings"} if is_phi3 else set()
     stated, read = _plain(config.to_dict()), _plain(found.to_dict())
     assert {name: read.get(name) for name in stated.keys() - own} == {
         name: stated[name] for name in stated.keys() - own
     }
+
+
+@pytest.fixture
+def long(tmp_path):
+    """A model whose texts of more than 32 tokens have other rotations, and the core of its file."""
+    model = tiny("phi3, long")
+    path = write_family(tmp_path / "model.gguf", "phi3, long", model)
+    return model, ForwardModel(GgufFile(path))
+
+
+def test_rotations_are_chosen_by_the_length_of_a_text(long):
+    model, core = long
+    assert core.short_context == 32
+    states = ForwardCache(core, 2)
+    for length in (20, 31, 32, 33, 34, 60, 33, 32, 10, 40):
+        with torch.no_grad():
+            expected = model(torch.from_numpy(TOKENS[:length])[None]).logits[0, -1].numpy()
+        fresh = core.forward(ForwardCache(core), [(0, TOKENS[:length], None, 1)])
+        np.testing.assert_allclose(fresh[0], expected, atol=1e-4 * expected.std())
+        # The other row continues at any length, also back below that of short texts.
+        states.truncate(0, min(states.length(0), length - 1))
+        rest = TOKENS[states.length(0) : length]
+        logits = core.forward(states, [(0, rest, None, 1)])
+        np.testing.assert_array_equal(logits, fresh)
+        states.commit(0, range(len(rest)))
+        states.copy(0, 1)
+        again = TOKENS[length : length + 1]
+        copied = core.forward(states, [(1, again, None, 1), (0, again, None, 1)])
+        np.testing.assert_array_equal(copied[0], copied[1])
+
+
+def test_trees_above_the_short_context_have_long_rotations(long):
+    _, core = long
+    whole = core.forward(ForwardCache(core), [(0, TOKENS[:34], None, 4)])
+    states = ForwardCache(core)
+    core.forward(states, [(0, TOKENS[:30], None, 1)])
+    states.commit(0, range(30))
+    tree, parents = [3, *TOKENS[30:34], 7], [-1, -1, 1, 2, 3, 2]
+    logits = core.forward(states, [(0, tree, parents, 6)])
+    np.testing.assert_array_equal(logits[1:5], whole)
+    states.commit(0, [1, 2])
+    # Its path is not above it any more: all tokens are computed again.
+    short = core.forward(ForwardCache(core), [(0, TOKENS[:32], None, 1)])
+    assert np.abs(short[0] - whole[1]).max() > 1e-2 * short.std()
+    states.truncate(0, 31)
+    np.testing.assert_array_equal(core.forward(states, [(0, TOKENS[31:32], None, 1)]), short)
+
+
+def test_pass_that_fails_while_it_computes_again_keeps_the_states(long):
+    _, core = long
+    states = ForwardCache(core)
+    core.forward(states, [(0, TOKENS[:32], None, 1)])
+    states.commit(0, range(32))
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    expected = core.forward(states, [(0, TOKENS[32:33], None, 1)])
+    states.truncate(0, 31)
+    before = core.forward(states, [(0, TOKENS[31:32], None, 1)])
+    for wrong in ([], [-1]):
+        with pytest.raises((KeyboardInterrupt, ValueError)):
+            core.forward(states, [(0, [5, *wrong] * 20, [-1, *range(39)], 1)], poll=stop)
+    np.testing.assert_array_equal(core.forward(states, [(0, TOKENS[31:32], None, 1)]), before)
+    states.commit(0, [0])
+    np.testing.assert_array_equal(core.forward(states, [(0, TOKENS[32:33], None, 1)]), expected)
+    for change in (lambda: states.states(0), lambda: states.append(0, np.zeros(8, np.float32))):
+        with pytest.raises(ValueError, match="whose rotations depend on the length"):
+            change()
+
+
+@pytest.mark.parametrize("num_tokens", [20, 32, 33, 50])
+def test_drafts_keep_to_one_side_of_the_short_context(tmp_path, long, num_tokens):
+    model, path = long[0], tmp_path / "model.gguf"
+    native, _ = load_gguf(path, framework="numpy")
+    ids = TOKENS[None, :num_tokens]
+    mode = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(torch.from_numpy(ids), **mode)[0].tolist()
+    for max_nodes in (0, 4, 16):
+        drafter = oracle_drafter(expected, vocab_size=native.vocab_size)
+        options = {"stream_interval": 2} if max_nodes == 4 else {}
+        output = generate(native, ids, drafter, max_nodes=max_nodes, **options, **mode)
+        assert output.sequences[0].tolist() == expected
+        assert max_nodes == 0 or output.stats.num_accepted_tokens > 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing", "reason"),
+    [
+        ({"phi3.rope.scaling.type": "dynamic"}, (), 'scales rotations by "dynamic"'),
+        ({"phi3.rope.scaling.type": "yarn"}, (), "scales rotations in two ways"),
+        ({}, ("rope_factors_long.weight",), "has no tensor rope_factors_long.weight"),
+    ],
+)
+def test_other_scalings_are_rejected(tmp_path, fields, missing, reason):
+    path = tmp_path / "model.gguf"
+    write_family(path, "phi3, long", tiny("phi3, long"), fields, missing)
+    with pytest.raises(ValueError, match=reason):
+        ForwardModel(GgufFile(path))
 
 
 def _plain(value):

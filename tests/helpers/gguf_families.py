@@ -140,6 +140,14 @@ FAMILIES = {
         },
         {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     ),
+    "phi3, long": GgufFamily(
+        "phi3", "Phi3Config",
+        {
+            "rope_parameters": _LONG | {"original_max_position_embeddings": 32},
+            "original_max_position_embeddings": 32, "max_position_embeddings": 256,
+        },
+        {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    ),
     "olmo2": GgufFamily("olmo2", "Olmo2Config", parts=_AROUND),
     "olmo3": GgufFamily(
         "olmo2", "Olmo3Config", {**_mixed(4, 4), "rope_parameters": _YARN}, _AROUND
@@ -172,8 +180,11 @@ def tiny(name):
     return build(family.config_class, settings, attn_implementation="eager")
 
 
-def write_family(path, name, model):
-    """Write a model in a file, as converters of llama.cpp lay it out."""
+def write_family(path, name, model, more=(), missing=()):
+    """Write a model in a file, as converters of llama.cpp lay it out.
+
+    `more` are fields, and `missing` names of tensors that the file lacks.
+    """
     family, config = FAMILIES[name], model.config
     is_gemma = family.architecture in ("gemma", "gemma2", "gemma3")
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
@@ -198,7 +209,8 @@ def write_family(path, name, model):
     for ours, numbers in factors.items():
         values = np.array(numbers, np.float32)
         tensors[f"{ours}.weight"] = "F32", values.shape, values.tobytes()
-    return write_gguf(path, metadata(name, config) | tokenizer(), tensors)
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in missing}
+    return write_gguf(path, metadata(name, config) | tokenizer() | dict(more), tensors)
 
 
 def tokenizer():

@@ -1,5 +1,6 @@
 """Verification backend `native`: forward passes of the core over the blocks of a GGUF file."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ class NativeRunner(Verifier):
             model.num_threads,
         )
         self.states = ForwardCache(self._native.weights, num_rows)
+        # A pass that crosses this length computes the committed tokens again.
+        self._short_context = self._native.weights.short_context
         # The rows of the states that the rows of the request have.
         self._rows = [*range(num_rows)]
         self._past: tuple[GgufCache, int] | None = None
@@ -78,6 +81,9 @@ class NativeRunner(Verifier):
                 end = start + (chunk_size or _CHUNK)
                 if self._mark_at is not None and start < self._mark_at:
                     end = min(end, self._mark_at)
+                most = self._short_context
+                if most is not None and start <= most < len(texts[row]):
+                    end = max(end, most + 1)  # so that no token of a long prompt is read twice
                 chunk = texts[row][start:end]
                 is_last = start + len(chunk) == len(texts[row])
                 inputs.append((row, chunk, None, int(is_last)))
@@ -103,8 +109,7 @@ class NativeRunner(Verifier):
             size = 1 + max(len(tree), self.least_nodes)
             tokens, parents = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
             tokens[0], tokens[1 : 1 + len(tree)] = token, tree.token_ids
-            parents[1 : 1 + len(tree)] = tree.parents
-            parents[1:] += 1
+            parents[1 : 1 + len(tree)] = tree.parents + 1  # others follow no token of the pass
             inputs.append((row, tokens, parents if size > 1 else None, size))
         logits = self._native.compute(self.states, inputs)
         parts = np.split(logits, np.cumsum([size for *_, size in inputs])[:-1])
@@ -113,6 +118,12 @@ class NativeRunner(Verifier):
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in zip(self._rows, paths, strict=True):
             self.states.commit(row, [0, *(1 + node for node in path)])
+
+    def room(self, row: int) -> int:
+        """The most depth of a row's next draft, which keeps to one side of the short context."""
+        length = 1 + self.states.length(self._rows[row])
+        most = self._short_context
+        return sys.maxsize if most is None or length > most else most - length
 
     @property
     def lengths(self) -> list[int]:

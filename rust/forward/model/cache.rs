@@ -33,6 +33,8 @@ pub(crate) struct CacheShape {
     pub(crate) layers: Vec<LayerShape>,
     /// Those of layers that have recurrent states.
     recurrent: Vec<Option<RecurrentShape>>,
+    /// That of the model; rows then know their tokens.
+    short_context: Option<usize>,
     with: Instructions,
     /// The numbers of a page of all layers.
     page_size: usize,
@@ -55,6 +57,10 @@ pub(crate) struct CacheRow {
     pub(crate) length: usize,
     /// Tokens of the last pass, none of them committed.
     pub(crate) num_pending: usize,
+    /// The committed tokens and those of the last pass, if the model has a short context.
+    pub(crate) tokens: Vec<u32>,
+    /// True if the states are those of a text above the short context.
+    pub(crate) is_long: bool,
     /// `(MAPPED,)` pages of all layers each.
     maps: Vec<MmapMut>,
     /// Those of all layers, if some are recurrent.
@@ -95,7 +101,13 @@ impl CacheShape {
         let layers = layers.collect();
         let config = &model.config;
         let recurrent = config.layers.iter().map(|layer| layer.recurrent(config.hidden_size));
-        Self { layers, recurrent: recurrent.collect(), with: model.with, page_size }
+        Self {
+            layers,
+            recurrent: recurrent.collect(),
+            short_context: config.short_context,
+            with: model.with,
+            page_size,
+        }
     }
 
     /// True if rows have states that no token can be dropped from.
@@ -244,6 +256,7 @@ impl Cache {
     pub(crate) fn reserve(&mut self, row: usize, num_tokens: usize) -> Result<()> {
         let row = &mut self.rows[row];
         (row.num_pending, row.is_recorded) = (0, num_tokens <= MOST_RECORDED);
+        row.tokens.truncate(row.length);
         if self.shape.is_recurrent() && row.recurrent.is_empty() {
             let layers = self.shape.recurrent.iter().map(|shape| shape.map(RecurrentLayer::new));
             row.recurrent = layers.collect();
@@ -277,6 +290,10 @@ impl Cache {
             return Err(Error::invalid("path", reason));
         }
         let num_pending = std::mem::take(&mut row.num_pending);
+        if shape.short_context.is_some() {
+            let pending = row.tokens.split_off(row.length);
+            row.tokens.extend(path.iter().map(|&place| pending[place]));
+        }
         for layer in row.recurrent.iter_mut().flatten() {
             layer.commit(shape.with, path.len(), num_pending);
         }
@@ -314,6 +331,7 @@ impl Cache {
             }
         }
         (row.length, row.num_pending) = (length, 0);
+        row.tokens.truncate(length);
         row.maps.truncate(length.div_ceil(MAPPED * PAGE));
         Ok(())
     }
@@ -352,12 +370,19 @@ impl Cache {
     /// [`Error::Invalid`] if a row is out of range, and [`Error::OutOfMemory`].
     pub fn copy(&mut self, from: usize, to: usize) -> Result<()> {
         CacheRow::of(&mut self.rows, to)?;
-        let CacheRow { length, ref recurrent, ref mark, .. } = *CacheRow::of(&mut self.rows, from)?;
-        let (recurrent, mark) = (recurrent.clone(), mark.clone());
+        let of = CacheRow::of(&mut self.rows, from)?;
+        let copied = CacheRow {
+            recurrent: of.recurrent.clone(),
+            mark: of.mark.clone(),
+            tokens: of.tokens.clone(),
+            is_long: of.is_long,
+            ..CacheRow::default()
+        };
+        let length = of.length;
         if from == to {
             return Ok(());
         }
-        self.rows[to] = CacheRow { recurrent, mark, ..CacheRow::default() };
+        self.rows[to] = copied;
         self.reserve(to, length)?;
         let mut maps = std::mem::take(&mut self.rows[to].maps);
         let mut left = length.div_ceil(PAGE) * self.shape.page_bytes();
@@ -415,7 +440,12 @@ impl Cache {
     }
 
     fn require_states_of_tokens(&self) -> Result<()> {
-        let reason = "cannot be taken from or added to a cache with recurrent states: copy the row";
-        if self.shape.is_recurrent() { Err(Error::invalid("states", reason)) } else { Ok(()) }
+        let of = match self.shape.short_context {
+            _ if self.shape.is_recurrent() => "with recurrent states",
+            Some(_) => "whose rotations depend on the length of the text",
+            None => return Ok(()),
+        };
+        let reason = format!("cannot be taken from or added to a cache {of}: copy the row");
+        Err(Error::invalid("states", reason))
     }
 }

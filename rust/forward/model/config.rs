@@ -15,6 +15,8 @@ pub struct Config {
     pub architecture: String,
     pub hidden_size: usize,
     pub context_length: usize,
+    /// Longer texts have other rotations, from their first token on; `None` if all texts have the same ones.
+    pub short_context: Option<usize>,
     pub vocab_size: usize,
     pub layers: Vec<LayerConfig>,
     /// Layers after these, which are not computed.

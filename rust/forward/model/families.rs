@@ -1,7 +1,7 @@
 //! Families of models: how each differs from a plain decoder.
 
 use super::config::{Activation, Config, HeadNorms, Mixer, Norms, Temperature};
-use super::fields::{ANGLES, Fields, SHORT_FACTORS};
+use super::fields::{ANGLES, Fields};
 use super::hybrids::HYBRIDS;
 use super::mixtures::MIXTURES;
 use super::rotation::{Pairs, Rotation};
@@ -21,7 +21,7 @@ const FAMILIES: [(&str, Family); 14] = [
     ("llama", llama),
     ("mistral3", mistral3),
     ("olmo2", olmo2),
-    ("phi3", phi3),
+    ("phi3", qwen2),
     ("qwen2", qwen2),
     ("qwen3", qwen3),
     ("seed_oss", seed_oss),
@@ -166,16 +166,6 @@ fn mistral3(fields: &Fields<'_>) -> Result<Config> {
         for layer in &mut config.layers {
             layer.set_attention(|of| of.temperature = Some(Temperature { scale, length }));
         }
-    }
-    Ok(config)
-}
-
-/// Fused projections, and other divisors of angles in long contexts, of which the short one is computed.
-fn phi3(fields: &Fields<'_>) -> Result<Config> {
-    let mut config = qwen2(fields)?;
-    if fields.file.tensor(SHORT_FACTORS)?.is_some() {
-        let original = fields.count("rope.scaling.original_context_length")?;
-        config.context_length = config.context_length.min(original);
     }
     Ok(config)
 }

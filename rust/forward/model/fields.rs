@@ -144,10 +144,14 @@ impl Fields<'_> {
         };
         let epsilon = self.number("attention.layer_norm_rms_epsilon").unwrap_or(1e-6);
         let base = self.number("rope.freq_base").unwrap_or(10_000.0);
+        let context_length = self.count_or("context_length", 2048)?;
+        let rotation = self.rotation(pairs, head_size, base)?;
+        let short = self.count_or("rope.scaling.original_context_length", context_length)?;
         Ok(Config {
             architecture: self.architecture.to_owned(),
             hidden_size,
-            context_length: self.count_or("context_length", 2048)?,
+            context_length,
+            short_context: rotation.long_angles.is_some().then_some(short),
             vocab_size: 0,
             layers: (0..num_layers).map(layer).collect(),
             num_unused_layers: 0,
@@ -156,7 +160,7 @@ impl Fields<'_> {
             embedding_scale: 1.0,
             logit_scale: 1.0,
             logit_cap: None,
-            rotations: vec![self.rotation(pairs, head_size, base)?],
+            rotations: vec![rotation],
         })
     }
 
@@ -167,19 +171,22 @@ impl Fields<'_> {
             return Err(self.file.corrupt("it rotates more dimensions than heads have"));
         }
         let mut rotation = self.unscaled(pairs, size, base, ANGLES[0])?;
+        rotation.long_angles = self.divided(&rotation.angles, LONG_FACTORS)?;
         for name in [FACTORS, SHORT_FACTORS] {
-            let Some(tensor) = self.file.tensor(name)? else { continue };
-            if tensor.columns * tensor.rows != size / 2 {
-                return Err(self.file.corrupt(format!("{name} is not of the size of a head")));
+            if let Some(angles) = self.divided(&rotation.angles, name)? {
+                rotation.angles = angles;
             }
-            for (angle, factor) in rotation.angles.iter_mut().zip(tensor.numbers()) {
-                *angle /= factor;
-            }
+        }
+        if self.file.tensor(SHORT_FACTORS)?.is_some() && rotation.long_angles.is_none() {
+            return Err(self.file.lacks(LONG_FACTORS));
         }
         rotation.magnitude = self.positive("rope.scaling.attn_factor").unwrap_or(1.0);
         let factor = self.positive("rope.scaling.factor").unwrap_or(1.0);
         match self.file.text(&self.key("rope.scaling.type")) {
             None | Some("none" | "longrope") => (),
+            Some("linear" | "yarn") if rotation.long_angles.is_some() => {
+                return Err(self.file.unsupported("scales rotations in two ways"));
+            }
             Some("linear") => rotation.angles.iter_mut().for_each(|angle| *angle /= factor),
             Some("yarn") => {
                 let length = self.count("rope.scaling.original_context_length")? as f32;
@@ -202,6 +209,16 @@ impl Fields<'_> {
         Ok(rotation)
     }
 
+    /// The angles divided by those of a tensor, if the file has it.
+    fn divided(&self, angles: &[f32], name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.file.tensor(name)? else { return Ok(None) };
+        if tensor.columns * tensor.rows != angles.len() {
+            return Err(self.file.corrupt(format!("{name} is not of the size of a head")));
+        }
+        let divided = angles.iter().zip(tensor.numbers()).map(|(angle, factor)| angle / factor);
+        Ok(Some(divided.collect()))
+    }
+
     /// A rotation by powers of a base, or by the angles of a tensor.
     pub(crate) fn unscaled(
         &self,
@@ -218,6 +235,6 @@ impl Fields<'_> {
         if angles.len() != size / 2 {
             return Err(self.file.corrupt("its angles are not of the size of a head"));
         }
-        Ok(Rotation { pairs, angles, magnitude: 1.0 })
+        Ok(Rotation { pairs, angles, long_angles: None, magnitude: 1.0 })
     }
 }

@@ -99,6 +99,9 @@ impl Model {
     /// Keys and values stay in the cache until the next pass of the row; [`Cache::commit`] makes some of them
     /// part of the sequence. A pass that fails leaves the committed tokens of all rows as they were.
     ///
+    /// If the model has a short context and a path of a row is longer, all of its tokens have the rotations of long
+    /// texts, committed ones too: these are computed again in the pass that crosses this length, either way.
+    ///
     /// # Errors
     /// [`Error::Invalid`] for a token, parent or row that does not exist, [`Error::OutOfMemory`], and
     /// [`Error::Stopped`] by [`PassOptions::watch`].
@@ -109,6 +112,62 @@ impl Model {
         options: PassOptions<'_>,
     ) -> Result<Vec<f32>> {
         let tokens = self.tokens(cache, inputs)?;
+        self.rotate_rows(cache, &tokens, options)?;
+        self.pass(cache, inputs, &tokens, options)
+    }
+
+    /// Computes the committed tokens of a row again where its text, which now is above the short context or no longer
+    /// is, needs other rotations.
+    fn rotate_rows(
+        &self,
+        cache: &mut Cache,
+        tokens: &[Token],
+        options: PassOptions<'_>,
+    ) -> Result<()> {
+        for (place, is_long) in self.rotated_rows(cache, tokens) {
+            let row = &mut cache.rows[place];
+            let committed = &row.tokens[..row.length];
+            let input = Input { row: 0, tokens: committed, parents: None, num_logits: 0 };
+            let mut other = Cache::new(self, 1);
+            other.rows[0].is_long = is_long;
+            let tokens = self.tokens(&other, &[input])?;
+            self.pass(&mut other, &[input], &tokens, options)?;
+            let path: Vec<_> = (0..committed.len()).collect();
+            other.commit(0, &path)?;
+            std::mem::swap(row, &mut other.rows[0]);
+        }
+        Ok(())
+    }
+
+    /// The rows whose states are of the other length than their texts, and true for those with long texts.
+    fn rotated_rows(&self, cache: &Cache, tokens: &[Token]) -> Vec<(usize, bool)> {
+        let Some(most) = self.config.short_context else { return Vec::new() };
+        let rows = tokens.chunk_by(|a, b| a.row == b.row).map(|tokens| {
+            let is_long = tokens.iter().any(|token| token.visible.length() > most);
+            (tokens[0].row, is_long)
+        });
+        rows.filter(|&(row, is_long)| cache.rows[row].is_long != is_long).collect()
+    }
+
+    /// Returns the number of committed tokens that a pass computes again.
+    ///
+    /// # Errors
+    /// As of [`forward`](Self::forward).
+    pub fn num_repeated(&self, cache: &Cache, inputs: &[Input<'_>]) -> Result<usize> {
+        if self.config.short_context.is_none() {
+            return Ok(0);
+        }
+        let rows = self.rotated_rows(cache, &self.tokens(cache, inputs)?);
+        Ok(rows.iter().map(|&(row, _)| cache.rows[row].length).sum())
+    }
+
+    fn pass(
+        &self,
+        cache: &mut Cache,
+        inputs: &[Input<'_>],
+        tokens: &[Token],
+        options: PassOptions<'_>,
+    ) -> Result<Vec<f32>> {
         for input in inputs {
             cache.reserve(input.row, input.tokens.len())?;
         }
@@ -126,7 +185,11 @@ impl Model {
             Ok(())
         })?;
         for input in inputs {
-            cache.rows[input.row].num_pending = input.tokens.len();
+            let row = &mut cache.rows[input.row];
+            row.num_pending = input.tokens.len();
+            if self.config.short_context.is_some() {
+                row.tokens.extend_from_slice(input.tokens);
+            }
         }
         Ok(logits)
     }
@@ -197,7 +260,10 @@ impl Model {
         let config = &self.config;
         let mut states = self.embed(tokens);
         let turns = config.rotations.iter().map(|rotation| -> Vec<_> {
-            tokens.iter().map(|token| rotation.at(token.visible.length() - 1)).collect()
+            let turns = |token: &Token| {
+                rotation.at(token.visible.length() - 1, cache.rows[token.row].is_long)
+            };
+            tokens.iter().map(turns).collect()
         });
         let chunk = PassChunk { tokens, turns: turns.collect(), options };
         let num_layers = options.num_layers.unwrap_or(self.blocks.len());

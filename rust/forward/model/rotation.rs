@@ -8,6 +8,8 @@ pub(crate) struct Rotation {
     pub(crate) pairs: Pairs,
     /// Angles of position 1, one for each pair of dimensions.
     pub(crate) angles: Vec<f32>,
+    /// Those of texts above the short context, if they differ.
+    pub(crate) long_angles: Option<Vec<f32>>,
     /// Times what is rotated.
     pub(crate) magnitude: f32,
 }
@@ -54,14 +56,15 @@ impl Rotation {
         }
     }
 
-    /// Returns the cosine and the sine of each angle at a position.
+    /// Returns the cosine and the sine of each angle at a position, in a text above the short context if `is_long`.
     #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
-    pub(crate) fn at(&self, position: usize) -> Vec<[f32; 2]> {
+    pub(crate) fn at(&self, position: usize, is_long: bool) -> Vec<[f32; 2]> {
+        let angles = self.long_angles.as_ref().filter(|_| is_long).unwrap_or(&self.angles);
         let turn = |&angle: &f32| {
             let angle = f64::from(position as f32 * angle);
             [angle.cos() as f32, angle.sin() as f32].map(|of| of * self.magnitude)
         };
-        self.angles.iter().map(turn).collect()
+        angles.iter().map(turn).collect()
     }
 
     /// Turns each pair of dimensions of a head.
