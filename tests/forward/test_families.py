@@ -87,6 +87,7 @@ def test_configuration_is_that_of_the_model(tmp_path, family):
         "dtype",
         "pad_token_id",
         "_name_or_path",
+        "allow_global_per_layer_attribute_access",
     }
     is_phi3 = family.startswith("phi3")
     own |= {"rope_parameters"} if family in ("llama", "olmo3") or is_phi3 else set()

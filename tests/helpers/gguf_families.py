@@ -42,6 +42,21 @@ _GLM = {
     "post_self_attn_layernorm": "post_attention_norm", "mlp.gate_up_proj": "ffn_up",
     "post_mlp_layernorm": "post_ffw_norm",
 }  # fmt: skip
+_INPUTS = {
+    **_AROUND, "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm", "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale", "altup.correction_coefs": "altup_correct_coef",
+    "altup.correct_output_scale": "altup_correct_scale",
+    "altup.prediction_coefs": "altup_predict_coef", "altup.modality_router": "altup_router",
+    "altup.router_norm": "altup_router_norm", "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm",
+}  # fmt: skip
+_STACKED = {
+    "model.altup_projections": "altup_proj.weight",
+    "model.altup_unembed_projections": "altup_unembd_proj.weight",
+}
 _FIELDS = {
     "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
@@ -52,7 +67,9 @@ _FIELDS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling", "attention.scale": "attention_multiplier",
-    "attention.sliding_window": "sliding_window",
+    "attention.sliding_window": "sliding_window", "altup.num_inputs": "altup_num_inputs",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
 }  # fmt: skip
 # Scalings of rotations by their names in GGUF.
 _SCALING = {
@@ -114,6 +131,18 @@ _GRANITE = {
     "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0,
     "attention_multiplier": 0.2,
 }  # fmt: skip
+_SHARED = {
+    **_GELU, **_mixed(6, 2), "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": VOCAB_SIZE, "final_logit_softcapping": 8.0,
+}  # fmt: skip
+_GLOBAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
+_GEMMA4 = {
+    "global_head_dim": 32,
+    "rope_parameters": {
+        "full_attention": _GLOBAL,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
 _CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
 
 FAMILIES = {
@@ -169,6 +198,26 @@ FAMILIES = {
         "gemma3", "Gemma3TextConfig", {**_mixed(6, 6), **_GELU, "query_pre_attn_scalar": 16},
         _AROUND,
     ),
+    "gemma3n": GgufFamily(
+        "gemma3n", "Gemma3nTextConfig",
+        {
+            **_SHARED, "laurel_rank": 32,
+            "activation_sparsity_pattern": [0.9, 0.7, 0.0, 0.0, 0.0, 0.0],
+        },
+        _INPUTS, fields={"altup.active_idx": 0},
+    ),
+    "gemma4": GgufFamily(
+        "gemma4", "Gemma4TextConfig", {**_SHARED, **_GEMMA4, "use_double_wide_mlp": True}, _INPUTS,
+    ),
+    "gemma4, keys as values": GgufFamily(
+        "gemma4", "Gemma4TextConfig",
+        {
+            **_GELU, **_mixed(6, 6), **_GEMMA4, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": VOCAB_SIZE, "final_logit_softcapping": 8.0,
+        },
+        _INPUTS,
+    ),
 }  # fmt: skip
 """Families by name."""
 
@@ -177,7 +226,15 @@ def tiny(name):
     """Return the random model of a family."""
     family = FAMILIES[name]
     settings = deepcopy({**_SHAPE, **family.settings})  # configurations change what they get
-    return build(family.config_class, settings, attn_implementation="eager")
+    model = build(family.config_class, settings, attn_implementation="eager")
+    if family.architecture in ("gemma3n", "gemma4"):
+        model.config.allow_global_per_layer_attribute_access = True
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(3)
+            for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+                if weight.dim() == 1 and name.endswith(("norm.weight", "output_scale", "_scalar")):
+                    weight.normal_(1.0, 0.1)
+    return model
 
 
 def write_family(path, name, model, more=(), missing=()):
@@ -189,8 +246,14 @@ def write_family(path, name, model, more=(), missing=()):
     is_gemma = family.architecture in ("gemma", "gemma2", "gemma3")
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     parts, tensors = {**_PARTS, **family.parts}, {}
+    stacked = {}
     for full, weight in model.state_dict().items():
         part, _, kind = full.rpartition(".")
+        if kind not in ("weight", "bias"):
+            part, kind = full, "weight"
+        if part.rpartition(".")[0] in _STACKED:
+            stacked.setdefault(_STACKED[part.rpartition(".")[0]], []).append(weight.numpy())
+            continue
         prefix = ""
         if part.startswith("model.layers."):
             _, _, layer, part = part.split(".", 3)
@@ -205,6 +268,9 @@ def write_family(path, name, model, more=(), missing=()):
             weight = weight + 1
         weight = np.ascontiguousarray(weight, np.float32)
         tensors[f"{prefix}{ours}.{kind}"] = "F32", weight.shape[::-1], weight.tobytes()
+    for ours, weights in stacked.items():
+        weights = np.stack(weights)
+        tensors[ours] = "F32", weights.shape[::-1], weights.tobytes()
     factors = _factors(config, family)
     for ours, numbers in factors.items():
         values = np.array(numbers, np.float32)
@@ -241,13 +307,34 @@ def metadata(name, config):
         scale = config.max_position_embeddings / rope["original_max_position_embeddings"]
         log = np.log(scale) / np.log(rope["original_max_position_embeddings"])
         fields["rope.scaling.attn_factor"] = float(np.sqrt(1 + log))
-    if local is not None and family.architecture == "gemma3":
+    if local is not None and family.architecture in ("gemma3", "gemma3n", "gemma4"):
         fields["rope.freq_base_swa"] = float(local["rope_theta"])
-    if family.architecture in ("exaone4", "olmo2") and fields["attention.sliding_window"]:
+    if family.architecture == "gemma3n":
+        normal = torch.distributions.Normal(0.0, 1.0)
+        scales = normal.icdf(torch.tensor(config.activation_sparsity_pattern))
+        fields["activation_sparsity_scale"] = scales.tolist()
+    if family.architecture == "gemma4":
+        fields |= _of_gemma4(config)
+    has_pattern = family.architecture in ("exaone4", "olmo2", "gemma3n", "gemma4")
+    if has_pattern and fields["attention.sliding_window"]:
         kinds = config.layer_types
         fields["attention.sliding_window_pattern"] = [of == "sliding_attention" for of in kinds]
     named = {f"{family.architecture}.{ours}": of for ours, of in fields.items() if of is not None}
     return {"general.architecture": family.architecture, **named}
+
+
+def _of_gemma4(config):
+    layers = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    size, shared = config.intermediate_size, config.num_kv_shared_layers
+    last = size * 2 if config.use_double_wide_mlp else size
+    whole = layers[-1].head_dim
+    return {
+        "attention.key_length": whole, "attention.value_length": whole,
+        "attention.key_length_swa": config.head_dim, "attention.value_length_swa": config.head_dim,
+        "rope.dimension_count": whole, "rope.dimension_count_swa": config.head_dim,
+        "attention.head_count_kv": [layer.num_key_value_heads for layer in layers],
+        "feed_forward_length": [size] * (len(layers) - shared) + [last] * shared,
+    }  # fmt: skip
 
 
 def _factors(config, family):
@@ -256,6 +343,10 @@ def _factors(config, family):
     rope = rope.get("full_attention", rope)
     if rope["rope_type"] == "longrope":
         return {f"rope_factors_{length}": rope[f"{length}_factor"] for length in ("short", "long")}
+    if rope["rope_type"] == "proportional":
+        half = config.per_layer_config[config.num_hidden_layers - 1].head_dim // 2
+        num_rotated = int(half * rope["partial_rotary_factor"])
+        return {"rope_freqs": [1.0] * num_rotated + [1e30] * (half - num_rotated)}
     if rope["rope_type"] != "llama3":
         return {}
     angles, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](
@@ -268,7 +359,8 @@ def _factors(config, family):
 def main(folder):
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name in FAMILIES:
-        write_family(Path(folder) / f"{name}.gguf", name, tiny(name))
+        if name != "gemma3n":  # whose sizes llama.cpp fixes
+            write_family(Path(folder) / f"{name}.gguf", name, tiny(name))
 
 
 if __name__ == "__main__":

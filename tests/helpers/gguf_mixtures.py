@@ -1,4 +1,10 @@
-"""GGUF files of small random mixtures of experts and recurrent models of transformers."""
+"""GGUF files of small random mixtures of experts and recurrent models of transformers.
+
+`python tests/helpers/gguf_mixtures.py FOLDER` writes a file of each, for llama.cpp.
+"""
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -97,9 +103,13 @@ _ROTATED_BY_NEIGHBORS = ("llama", "granitemoe")
 _HAS_POST_NORM = ("gpt-oss", "qwen3next", "qwen35", "qwen35moe")
 
 
-def mixture(family):
-    """The random model of transformers, whose biases and states are random as well."""
-    model = build(*FAMILIES[family])
+def mixture(family, **changes):
+    """The random model of transformers, whose biases and states are random as well.
+
+    `changes` are settings.
+    """
+    config_class, settings = FAMILIES[family]
+    model = build(config_class, settings | changes)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(5)
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
@@ -251,3 +261,21 @@ def _in_turn(part, config, weights):
     rest = rest.movedim(dimension, 0)
     ordered = rest.reshape(keys, values // keys, -1, *rest.shape[1:]).swapaxes(0, 1)
     return torch.cat([first, ordered.reshape(rest.shape).movedim(0, dimension)], dim=dimension)
+
+
+def main(folder):
+    """Write files that llama.cpp computes alike.
+
+    They have a merge and no YaRN, whose ramp it begins and ends at whole pairs. For products with
+    MXFP4, it rounds the states.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}
+    for name in FAMILIES.keys() - {"gpt-oss, MXFP4"}:
+        model = mixture(name, **(plain if name == "gpt-oss" else {}))
+        path = Path(folder) / f"{name}, mixture.gguf"
+        write_mixture(path, name, model, **{"tokenizer.ggml.merges": ["a b"]})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

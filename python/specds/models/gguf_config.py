@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from specds._core import GgufFile
 from specds.models.gguf import field
 
 _MODEL_TYPES = {
-    "gemma3": "gemma3_text", "mistral3": "ministral3", "qwen2moe": "qwen2_moe",
+    "gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text",
+    "mistral3": "ministral3", "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "lfm2moe": "lfm2_moe",
     "qwen3next": "qwen3_next", "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text",
 }  # fmt: skip
@@ -38,6 +40,9 @@ _SIZES = {
     "ssm.state_size": ("linear_key_head_dim", "linear_value_head_dim"),
     "ssm.group_count": ("linear_num_key_heads",),
     "ssm.time_step_rank": ("linear_num_value_heads",),
+    "embedding_length_per_layer_input": ("hidden_size_per_layer_input",),
+    "attention.shared_kv_layers": ("num_kv_shared_layers",),
+    "altup.num_inputs": ("altup_num_inputs",),
 }  # fmt: skip
 """Sizes of mixtures of experts and of recurrent layers: names in transformers, by those in GGUF."""
 _SCALING = {
@@ -48,6 +53,8 @@ _SCALING = {
     "mscale_all_dim": "yarn_log_multiplier",
 }
 """Parameters of scaled rotations by their names in transformers."""
+_UNTURNED = 1e29
+"""Divisors of angles of dimensions that are not rotated."""
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 """The layers of models that divide scores by another size than that of a head."""
 
@@ -86,6 +93,37 @@ def model_settings(file: GgufFile, shapes: dict[str, Any]) -> dict[str, Any]:
     if architecture.startswith("gemma"):
         settings["hidden_activation"] = "gelu_pytorch_tanh"
     settings["rope_parameters"] = _rope_parameters(file, architecture, shapes["head_dim"])
+    if architecture in ("gemma3n", "gemma4"):
+        settings |= _layers_of_gemma(file, architecture, shapes)
+    return settings
+
+
+def _layers_of_gemma(file: GgufFile, architecture: str, shapes: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of Gemma 3n and 4 that differ from layer to layer."""
+
+    def of(name: str, default: Any = None) -> Any:
+        return field(file, f"{architecture}.{name}", default)
+
+    settings: dict[str, Any] = {"final_logit_softcapping": of("final_logit_softcapping")}
+    settings["vocab_size_per_layer_input"] = shapes["vocab_size"]
+    sizes = of("feed_forward_length")
+    if architecture == "gemma3n":
+        settings["intermediate_size"] = sizes
+        settings["laurel_rank"] = len(file.tensor("blk.0.laurel_l.weight"))
+        scales = of("activation_sparsity_scale")
+        settings["activation_sparsity_pattern"] = [
+            0.5 * (1.0 + math.erf(scale / math.sqrt(2.0))) for scale in scales
+        ]
+        return settings
+    heads = of("attention.head_count_kv")
+    heads = heads if isinstance(heads, list) else [heads] * shapes["num_hidden_layers"]
+    last = shapes["layer_types"].index("full_attention")
+    settings["global_head_dim"] = of("attention.key_length")
+    settings["attention_k_eq_v"] = f"blk.{last}.attn_v.weight" not in file.tensors()
+    if settings["attention_k_eq_v"]:
+        settings["num_global_key_value_heads"] = heads[last]
+    settings["hidden_size_per_layer_input"] = of("embedding_length_per_layer_input", 0)
+    settings["use_double_wide_mlp"] = isinstance(sizes, list) and sizes[-1] > sizes[0]
     return settings
 
 
@@ -114,6 +152,10 @@ def _rope_parameters(file: GgufFile, architecture: str, head_size: int) -> dict[
     if attention := field(file, f"{architecture}.attention.temperature_scale"):
         found["llama_4_scaling_beta"] = attention
     local = {"rope_type": "default", "rope_theta": float(of("freq_base_swa", 1e4))}
-    if architecture == "gemma3":
+    if architecture == "gemma4" and "rope_freqs.weight" in file.tensors():
+        divisors = file.tensor("rope_freqs.weight").ravel()
+        found["rope_type"] = "proportional"
+        found["partial_rotary_factor"] = float((divisors < _UNTURNED).mean())
+    if architecture in ("gemma3", "gemma3n", "gemma4"):
         return {"full_attention": found, "sliding_attention": local}
     return found

@@ -33,6 +33,12 @@ impl Tensor {
         numbers
     }
 
+    /// Writes the weights of a row as numbers.
+    pub(crate) fn embed(&self, row: usize, numbers: &mut [f32]) {
+        let length = self.bytes.len() / self.rows.max(1);
+        self.kind.dequantize(&self.bytes[row * length..][..length], numbers);
+    }
+
     /// Returns some of its rows, `None` where they are not all there.
     pub(crate) fn part(&self, rows: Range<usize>) -> Option<Self> {
         let length = self.kind.row_bytes(self.columns)?;

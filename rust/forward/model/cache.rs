@@ -85,7 +85,7 @@ impl CacheShape {
         let mut page_size = 0;
         let layers = model.config.layers.iter().map(|layer| {
             let (num_heads, key_size, value_size) = match &layer.mixer {
-                Mixer::Attention(of) => (of.num_kv_heads, of.head_size, of.value_size),
+                Mixer::Attention(of) => (of.num_cached_heads(), of.head_size, of.value_size),
                 _ => (0, 1, 1),
             };
             let shape = LayerShape {

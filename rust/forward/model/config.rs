@@ -27,6 +27,10 @@ pub struct Config {
     pub(crate) embedding_scale: f32,
     pub(crate) logit_scale: f32,
     pub(crate) logit_cap: Option<f32>,
+    /// The size of the input that each layer has for a token; `None` if there is none.
+    pub(crate) layer_input_size: Option<usize>,
+    /// The number of streams of states, if there is more than one.
+    pub(crate) num_streams: Option<usize>,
     /// Those of all layers; a layer has the place of its own one.
     pub(crate) rotations: Vec<Rotation>,
 }
@@ -38,6 +42,8 @@ pub struct LayerConfig {
     pub(crate) norms: Norms,
     /// Times what the mixer and the feed-forward part add to the states.
     pub(crate) residual_scale: f32,
+    /// A product of low rank is added after the mixer.
+    pub(crate) has_low_rank: bool,
 }
 
 /// The norms around the parts of a layer, by the names of their tensors.
@@ -109,6 +115,10 @@ pub struct AttentionConfig {
     pub(crate) has_sinks: bool,
     /// The outputs of each head are multiplied by logistic functions of as many numbers.
     pub(crate) has_gates: bool,
+    /// Values are divided by their root mean square; where a file has none, they are the keys before their norm.
+    pub(crate) has_value_norms: bool,
+    /// The layer whose keys and values it attends to, an earlier one; `None` for its own.
+    pub(crate) keys_of: Option<usize>,
 }
 
 /// A query is multiplied by `1 + scale * ln(1 + floor(position / length))`.
@@ -138,6 +148,8 @@ pub enum FeedForward {
 pub struct DenseConfig {
     pub size: usize,
     pub(crate) activation: Activation,
+    /// Gates below their mean plus this number of standard deviations are zero; it is subtracted from others.
+    pub(crate) cutoff: Option<f32>,
 }
 
 /// Dense feed-forward parts, of which each token takes some.
@@ -228,7 +240,13 @@ impl AttentionConfig {
 
     /// The outputs of queries, keys and values.
     pub(crate) fn sizes(&self) -> [usize; 3] {
-        let of_keys = self.num_kv_heads * self.head_size;
-        [self.num_heads * self.head_size, of_keys, self.num_kv_heads * self.value_size]
+        let num_kv_heads = self.num_cached_heads();
+        let of_keys = num_kv_heads * self.head_size;
+        [self.num_heads * self.head_size, of_keys, num_kv_heads * self.value_size]
+    }
+
+    /// The heads of keys that the layer computes.
+    pub(crate) fn num_cached_heads(&self) -> usize {
+        if self.keys_of.is_some() { 0 } else { self.num_kv_heads }
     }
 }

@@ -93,6 +93,17 @@ impl Job for Gate<'_> {
     }
 }
 
+/// Subtracts the mean plus this number of standard deviations from gates; those below are zero.
+pub(crate) fn cut_off(gates: &mut [f32], deviations: f32) {
+    let number = gates.len() as f32;
+    let mean = gates.iter().sum::<f32>() / number;
+    let squares = gates.iter().map(|gate| (gate - mean) * (gate - mean)).sum::<f32>();
+    let cutoff = mean + (squares / number).sqrt() * deviations;
+    for gate in gates {
+        *gate = (*gate - cutoff).max(0.0);
+    }
+}
+
 /// The bound of [`Activation::Clipped`].
 const LIMIT: f32 = 7.0;
 

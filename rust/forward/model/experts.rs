@@ -201,7 +201,7 @@ impl ExpertWeights {
         apply(&self.gate_up, states, options, prepared, gate_up);
         add_bias(self.gate_up_bias.as_ref(), gate_up);
         gated.resize(gate_up.len() / 2, 0.0);
-        let DenseConfig { size, activation } = self.config;
+        let DenseConfig { size, activation, .. } = self.config;
         with.run(Gated { activation, inputs: gate_up, size, outputs: gated });
         apply(&self.down, gated, options, prepared, outputs);
         add_bias(self.down_bias.as_ref(), outputs);
@@ -308,7 +308,7 @@ mod tests {
                 down_bias.clone(),
             ]);
             ExpertWeights {
-                config: DenseConfig { size: WIDE, activation: Activation::Silu },
+                config: DenseConfig { size: WIDE, activation: Activation::Silu, cutoff: None },
                 gate_up: LinearLayer::of(gate_up, with).unwrap(),
                 gate_up_bias: Some(gate_up_bias),
                 down: LinearLayer::of(down, with).unwrap(),

@@ -1,6 +1,9 @@
 //! Families of models: how each differs from a plain decoder.
 
-use super::config::{Activation, Config, HeadNorms, Mixer, Norms, Temperature};
+use super::config::{
+    Activation, AttentionConfig, Config, FeedForward, HeadNorms, LayerConfig, Mixer, Norms,
+    Temperature,
+};
 use super::fields::{ANGLES, Fields};
 use super::hybrids::HYBRIDS;
 use super::mixtures::MIXTURES;
@@ -11,11 +14,13 @@ use crate::gguf::file::Gguf;
 pub(super) type Family = fn(&Fields<'_>) -> Result<Config>;
 
 /// Families by `general.architecture`.
-const FAMILIES: [(&str, Family); 14] = [
+const FAMILIES: [(&str, Family); 16] = [
     ("exaone4", exaone4),
     ("gemma", gemma),
     ("gemma2", gemma2),
     ("gemma3", gemma3),
+    ("gemma3n", gemma3n),
+    ("gemma4", gemma4),
     ("glm4", glm4),
     ("granite", granite),
     ("llama", llama),
@@ -47,6 +52,12 @@ impl Config {
             Mixer::Attention(of) if !of.num_heads.is_multiple_of(of.num_kv_heads) => {
                 Some("heads that no number of them shares keys")
             }
+            Mixer::Attention(of) if !config.shares_keys(of) => {
+                Some("layers that attend to keys of another shape")
+            }
+            Mixer::Attention(of) if !config.rotates(of) => {
+                Some("rotations of more dimensions than heads have")
+            }
             Mixer::Attention(of) => {
                 let is_usual = |size: usize| size.is_multiple_of(16) && (16..=1024).contains(&size);
                 let is_usual = is_usual(of.head_size) && is_usual(of.value_size);
@@ -69,6 +80,23 @@ impl Config {
         reason.map_or(Ok(config), |reason| Err(file.unsupported(format!("has {reason}"))))
     }
 
+    /// Returns true if the heads of a layer are not smaller than what is rotated.
+    fn rotates(&self, attention: &AttentionConfig) -> bool {
+        let rotation = attention.rotation.and_then(|of| self.rotations.get(of));
+        rotation.is_none_or(|of| 2 * of.angles.len() <= attention.head_size)
+    }
+
+    /// Returns true if the keys that a layer attends to have the shape of its own ones.
+    fn shares_keys(&self, attention: &AttentionConfig) -> bool {
+        let shape = |of: &AttentionConfig| (of.num_kv_heads, of.head_size, of.value_size);
+        let source = attention.keys_of.map(|of| &self.layers[of].mixer);
+        match source {
+            Some(Mixer::Attention(of)) => shape(of) == shape(attention),
+            Some(_) => false,
+            None => true,
+        }
+    }
+
     pub(super) fn set_windows(&mut self, windows: Vec<Option<usize>>) {
         for (layer, window) in self.layers.iter_mut().zip(windows) {
             layer.set_attention(|attention| attention.window = window);
@@ -78,7 +106,8 @@ impl Config {
     /// Rotates layers with windows by a base, without scaling.
     fn set_local_rotation(&mut self, fields: &Fields<'_>, base: f32) -> Result<()> {
         let Rotation { pairs, ref angles, .. } = self.rotations[0];
-        let local = fields.unscaled(pairs, 2 * angles.len(), base, ANGLES[1])?;
+        let size = fields.count_or("rope.dimension_count_swa", 2 * angles.len())?;
+        let local = fields.unscaled(pairs, size, base, ANGLES[1])?;
         self.rotations.push(local);
         for layer in &mut self.layers {
             layer.set_attention(|of| of.rotation = Some(usize::from(of.window.is_some())));
@@ -230,14 +259,74 @@ fn gemma2(fields: &Fields<'_>) -> Result<Config> {
 
 /// Windows in five of six layers, which have a rotation of their own.
 fn gemma3(fields: &Fields<'_>) -> Result<Config> {
+    gemma_with_windows(fields, 6)
+}
+
+fn gemma_with_windows(fields: &Fields<'_>, period: usize) -> Result<Config> {
     let mut config = gemma(fields)?;
     let num_layers = config.layers.len();
-    config.set_windows(fields.windows(6, num_layers)?);
+    config.set_windows(fields.windows(period, num_layers)?);
     config.set_head_norms(HeadNorms::OfEach);
     let base = fields.number("rope.freq_base_swa").unwrap_or(10_000.0);
     config.set_local_rotation(fields, base)?;
     config.logit_cap = fields.positive("final_logit_softcapping");
     config.layers.iter_mut().for_each(|layer| layer.norms = Norms::AROUND);
     config.set_scale_of_27b(fields, num_layers == 62);
+    Ok(config)
+}
+
+/// Scores that are not scaled, norms of values, inputs of each layer, and last layers that attend to the keys of others.
+fn gemma_with_inputs(fields: &Fields<'_>, period: usize) -> Result<Config> {
+    let mut config = gemma_with_windows(fields, period)?;
+    config.layer_input_size = fields.maybe("embedding_length_per_layer_input")?;
+    let has_window = |layer: &LayerConfig| match &layer.mixer {
+        Mixer::Attention(attention) => attention.has_window(),
+        _ => false,
+    };
+    let has_window: Vec<_> = config.layers.iter().map(has_window).collect();
+    let num_shared = fields.maybe("attention.shared_kv_layers")?.unwrap_or(0);
+    let num_own = config.layers.len().saturating_sub(num_shared);
+    for (number, layer) in config.layers.iter_mut().enumerate() {
+        let keys_of = (0..num_own).rev().find(|&of| has_window[of] == has_window[number]);
+        if keys_of.is_none() {
+            return Err(fields.file.corrupt("its last layers share keys that no layer has"));
+        }
+        layer.set_attention(|of| {
+            of.scale = 1.0;
+            of.has_value_norms = true;
+            of.keys_of = keys_of.filter(|_| number >= num_own);
+        });
+    }
+    Ok(config)
+}
+
+/// Streams of states, products of low rank, and gates of which most are zero.
+fn gemma3n(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = gemma_with_inputs(fields, 5)?;
+    config.logit_cap = config.logit_cap.or(Some(30.0));
+    config.num_streams = Some(fields.count("altup.num_inputs")?);
+    if fields.maybe("altup.active_idx")?.is_some() {
+        return Err(fields.file.unsupported("computes another stream of states than the first"));
+    }
+    let cutoffs = fields.numbers("activation_sparsity_scale", config.layers.len())?;
+    for (layer, cutoff) in config.layers.iter_mut().zip(cutoffs) {
+        layer.has_low_rank = true;
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            dense.cutoff = Some(cutoff).filter(|cutoff| cutoff.is_finite());
+        }
+    }
+    Ok(config)
+}
+
+/// Layers with windows have heads of another size.
+fn gemma4(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = gemma_with_inputs(fields, 6)?;
+    for layer in &mut config.layers {
+        let LayerConfig { mixer: Mixer::Attention(of), .. } = layer else { continue };
+        if of.has_window() {
+            of.head_size = fields.count_or("attention.key_length_swa", of.head_size)?;
+            of.value_size = fields.count_or("attention.value_length_swa", of.value_size)?;
+        }
+    }
     Ok(config)
 }

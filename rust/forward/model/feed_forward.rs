@@ -1,7 +1,7 @@
 //! Feed-forward parts: their weights and their pass.
 
 use super::config::{Config, DenseConfig, FeedForward};
-use super::elementwise::Gated;
+use super::elementwise::{Gated, cut_off};
 use super::experts::Experts;
 use super::layer::LinearLayer;
 use super::load::Loader;
@@ -57,7 +57,12 @@ impl FeedForwardWeights {
         };
         let Scratch { prepared, normed, added, gate_up: of_gates, gated, .. } = scratch;
         apply(gate_up, normed, options, prepared, of_gates);
-        let (size, activation) = (config.size, config.activation);
+        let &DenseConfig { size, activation, cutoff } = config;
+        if let Some(deviations) = cutoff {
+            of_gates
+                .chunks_exact_mut(2 * size)
+                .for_each(|row| cut_off(&mut row[..size], deviations));
+        }
         gated.resize(of_gates.len() / 2, 0.0);
         with.run(Gated { activation, inputs: of_gates, size, outputs: gated });
         apply(down, gated, options, prepared, added);

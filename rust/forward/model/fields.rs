@@ -74,6 +74,22 @@ impl Fields<'_> {
         self.file.float(&self.key(name)).map(|number| number as f32)
     }
 
+    /// A number of each layer.
+    #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
+    pub(crate) fn numbers(&self, name: &str, num_layers: usize) -> Result<Vec<f32>> {
+        let number = |value: &Value| match value {
+            Value::Float(number) => Some(*number as f32),
+            _ => None,
+        };
+        let numbers: Option<Vec<_>> = match self.value(name) {
+            Some(Value::List(of_layers)) => of_layers.iter().map(number).collect(),
+            _ => None,
+        };
+        numbers.filter(|numbers| numbers.len() == num_layers).ok_or_else(|| {
+            self.file.corrupt(format!("{} is not one number for each layer", self.key(name)))
+        })
+    }
+
     pub(crate) fn positive(&self, name: &str) -> Option<f32> {
         self.number(name).filter(|&number| number > 0.0)
     }
@@ -134,13 +150,17 @@ impl Fields<'_> {
                 temperature: None,
                 has_sinks: false,
                 has_gates: false,
+                has_value_norms: false,
+                keys_of: None,
             }),
             feed_forward: FeedForward::Dense(DenseConfig {
                 size: sizes[layer],
                 activation: Activation::Silu,
+                cutoff: None,
             }),
             norms: Norms::BEFORE,
             residual_scale: 1.0,
+            has_low_rank: false,
         };
         let epsilon = self.number("attention.layer_norm_rms_epsilon").unwrap_or(1e-6);
         let base = self.number("rope.freq_base").unwrap_or(10_000.0);
@@ -160,6 +180,8 @@ impl Fields<'_> {
             embedding_scale: 1.0,
             logit_scale: 1.0,
             logit_cap: None,
+            layer_input_size: None,
+            num_streams: None,
             rotations: vec![rotation],
         })
     }

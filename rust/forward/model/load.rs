@@ -4,44 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::config::Config;
-use super::feed_forward::FeedForwardWeights;
+use super::decoder_block::DecoderBlock;
 use super::fields::{ANGLES, FACTORS, LONG_FACTORS, SHORT_FACTORS};
 use super::layer::LinearLayer;
-use super::mixer::MixerWeights;
+use super::layer_inputs::LayerInputs;
 use super::packing::{LoadOptions, PackingPlan};
 use super::store::stored;
+use super::streams::Streams;
 use crate::error::Result;
 use crate::gguf::file::{Gguf, Tensor};
 use crate::simd::instructions::Instructions;
-
-/// The weights of a layer.
-#[derive(Debug)]
-pub(crate) struct DecoderBlock {
-    pub(crate) before_mixer: Option<Vec<f32>>,
-    pub(crate) mixer: MixerWeights,
-    pub(crate) after_mixer: Option<Vec<f32>>,
-    pub(crate) before_feed_forward: Option<Vec<f32>>,
-    pub(crate) feed_forward: FeedForwardWeights,
-    pub(crate) after_feed_forward: Option<Vec<f32>>,
-}
-
-impl DecoderBlock {
-    fn load(loader: &mut Loader<'_>, config: &Config, number: usize) -> Result<Self> {
-        let norms = config.layers[number].norms;
-        let norm = |name: Option<&str>, loader: &mut Loader<'_>| {
-            let name = name.map(|name| format!("blk.{number}.{name}.weight"));
-            name.map(|name| loader.vector(&name, config.hidden_size)).transpose()
-        };
-        Ok(Self {
-            before_mixer: norm(norms.before_mixer, loader)?,
-            mixer: MixerWeights::load(loader, config, number)?,
-            after_mixer: norm(norms.after_mixer, loader)?,
-            before_feed_forward: norm(norms.before_feed_forward, loader)?,
-            feed_forward: FeedForwardWeights::load(loader, config, number)?,
-            after_feed_forward: norm(norms.after_feed_forward, loader)?,
-        })
-    }
-}
 
 /// A model, ready for passes; any number of threads may share it.
 #[derive(Debug)]
@@ -53,6 +25,8 @@ pub struct Model {
     pub(crate) norm: Vec<f32>,
     pub(crate) head: LinearLayer,
     pub(crate) embeddings: Tensor,
+    pub(crate) layer_inputs: Option<LayerInputs>,
+    pub(crate) streams: Option<Streams>,
     /// The bytes of the packed weights.
     pub num_bytes: usize,
     /// True if they are those of a file of the cache, which processes share.
@@ -97,6 +71,11 @@ impl Model {
         if embeddings.columns != hidden || u32::try_from(embeddings.rows).is_err() {
             return Err(file.corrupt("its embeddings are not of the size of its layers"));
         }
+        let inputs = config.layer_input_size;
+        let layer_inputs = inputs.map(|size| LayerInputs::load(&mut loader, &config, size));
+        let layer_inputs = layer_inputs.transpose()?;
+        let streams = config.num_streams.map(|of| Streams::load(&mut loader, hidden, of));
+        let streams = streams.transpose()?;
         let blocks: Vec<_> = (0..config.layers.len())
             .map(|number| DecoderBlock::load(&mut loader, &config, number))
             .collect::<Result<_>>()?;
@@ -111,9 +90,19 @@ impl Model {
             return Err(file.unsupported(reason));
         }
         let plan = loader.plan;
-        let (num_bytes, is_cached) = (0, false);
-        let model =
-            Self { file, config, with, blocks, norm, head, embeddings, num_bytes, is_cached };
+        let model = Self {
+            file,
+            config,
+            with,
+            blocks,
+            norm,
+            head,
+            embeddings,
+            layer_inputs,
+            streams,
+            num_bytes: 0,
+            is_cached: false,
+        };
         Ok((model, plan))
     }
 }
@@ -128,6 +117,26 @@ impl Loader<'_> {
         self.left.remove(name);
         let tensor = self.file.tensor(name)?;
         tensor.ok_or_else(|| self.file.lacks(name))
+    }
+
+    /// The rows of a tensor that is not taken yet.
+    pub(crate) fn num_rows(&self, name: &str) -> Result<usize> {
+        let tensor = self.file.tensor(name)?.ok_or_else(|| self.file.lacks(name))?;
+        Ok(tensor.rows)
+    }
+
+    /// Leaves a tensor out, if the file has it.
+    pub(crate) fn skip(&mut self, name: &str) {
+        self.left.remove(name);
+    }
+
+    /// A tensor of these rows and columns, which stays in the file.
+    pub(crate) fn table(&mut self, name: &str, rows: usize, columns: usize) -> Result<Tensor> {
+        let tensor = self.tensor(name)?;
+        if (tensor.rows, tensor.columns) != (rows, columns) {
+            return Err(self.file.misshapen(name, &tensor, [rows, columns]));
+        }
+        Ok(tensor)
     }
 
     pub(crate) fn vector(&mut self, name: &str, size: usize) -> Result<Vec<f32>> {
@@ -150,10 +159,7 @@ impl Loader<'_> {
 
     /// The tensor of a matrix.
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Tensor> {
-        let tensor = self.tensor(name)?;
-        if (tensor.rows, tensor.columns) != (rows, columns) {
-            return Err(self.file.misshapen(name, &tensor, [rows, columns]));
-        }
+        let tensor = self.table(name, rows, columns)?;
         if !columns.is_multiple_of(32) {
             return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
         }

@@ -32,7 +32,7 @@ impl Fields<'_> {
         }
         Ok(ExpertsConfig {
             number,
-            expert: DenseConfig { size, activation: Activation::Silu },
+            expert: DenseConfig { size, activation: Activation::Silu, cutoff: None },
             routing: Routing {
                 num_used,
                 is_sigmoid: false,

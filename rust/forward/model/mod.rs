@@ -3,6 +3,7 @@
 mod attention;
 mod cache;
 mod config;
+mod decoder_block;
 mod elementwise;
 mod experts;
 mod families;
@@ -11,7 +12,9 @@ mod fields;
 mod gated_delta;
 mod hybrids;
 mod layer;
+mod layer_inputs;
 mod load;
+mod low_rank;
 mod mixer;
 mod mixtures;
 mod packing;
@@ -25,6 +28,7 @@ mod self_attention;
 mod short_convolution;
 mod sizes;
 mod store;
+mod streams;
 mod watch;
 
 pub use cache::Cache;

@@ -2,7 +2,8 @@
 
 use super::attention::Visible;
 use super::cache::{Cache, CacheRow};
-use super::elementwise::{Normalize, add, scale};
+use super::decoder_block::LayerStates;
+use super::elementwise::{Normalize, scale};
 use super::layer::LinearLayer;
 use super::load::Model;
 use super::recurrent::PassPart;
@@ -258,7 +259,7 @@ impl Model {
         logits: &mut [f32],
     ) -> Result<()> {
         let config = &self.config;
-        let mut states = self.embed(tokens);
+        let mut states = self.begin(tokens, options, scratch);
         let turns = config.rotations.iter().map(|rotation| -> Vec<_> {
             let turns = |token: &Token| {
                 rotation.at(token.visible.length() - 1, cache.rows[token.row].is_long)
@@ -268,23 +269,23 @@ impl Model {
         let chunk = PassChunk { tokens, turns: turns.collect(), options };
         let num_layers = options.num_layers.unwrap_or(self.blocks.len());
         for (number, block) in self.blocks.iter().enumerate().take(num_layers) {
-            let by = config.layers[number].residual_scale;
-            self.begin(&states, block.before_mixer.as_ref(), scratch);
-            block.mixer.forward(self, number, cache, &chunk, scratch);
-            self.add(&mut states, block.after_mixer.as_ref(), by, scratch);
-            self.begin(&states, block.before_feed_forward.as_ref(), scratch);
-            block.feed_forward.forward(self.with, options, scratch);
-            self.add(&mut states, block.after_feed_forward.as_ref(), by, scratch);
+            block.forward(self, number, cache, &chunk, &mut states, scratch);
             if let Some(watch) = options.watch {
                 watch.advance(tokens.len())?;
             }
         }
-        let asked = tokens.iter().zip(states.chunks_exact(config.hidden_size));
-        let asked: Vec<f32> = asked
-            .filter(|(token, _)| token.has_logits)
-            .flat_map(|(_, states)| states)
-            .copied()
-            .collect();
+        let asked = |states: &Vec<f32>| -> Vec<f32> {
+            let of_tokens = tokens.iter().zip(states.chunks_exact(config.hidden_size));
+            let asked = of_tokens.filter(|(token, _)| token.has_logits);
+            asked.flat_map(|(_, states)| states).copied().collect()
+        };
+        let asked = match &self.streams {
+            None => asked(&states.active),
+            Some(of) => {
+                let streams: Vec<_> = states.streams.iter().map(asked).collect();
+                of.merge(&streams, options, scratch)
+            }
+        };
         self.normalize(&asked, &self.norm, &mut scratch.normed);
         let Scratch { prepared, normed, .. } = scratch;
         let PassOptions { activations, num_threads, .. } = options;
@@ -298,17 +299,24 @@ impl Model {
         Ok(())
     }
 
-    fn embed(&self, tokens: &[Token]) -> Vec<f32> {
+    /// Returns the states before the first layer.
+    fn begin(
+        &self,
+        tokens: &[Token],
+        options: PassOptions<'_>,
+        scratch: &mut Scratch,
+    ) -> LayerStates {
         let size = self.config.hidden_size;
-        let mut states = vec![0.0; tokens.len() * size];
-        let table = &self.embeddings;
-        let length = table.bytes.len() / table.rows.max(1);
-        for (token, states) in tokens.iter().zip(states.chunks_exact_mut(size)) {
-            let row = &table.bytes[token.id as usize * length..][..length];
-            table.kind.dequantize(row, states);
+        let mut active = vec![0.0; tokens.len() * size];
+        for (token, states) in tokens.iter().zip(active.chunks_exact_mut(size)) {
+            self.embeddings.embed(token.id as usize, states);
             scale(states, self.config.embedding_scale);
         }
-        states
+        let inputs = self.layer_inputs.as_ref();
+        let inputs = inputs.map(|of| of.forward(self, options, tokens, &active, scratch));
+        let streams = self.streams.as_ref().map(|of| of.spread(&active, options, scratch));
+        let (inputs, streams) = (inputs.unwrap_or_default(), streams.unwrap_or_default());
+        LayerStates { active, streams, inputs }
     }
 
     /// Divides rows of the size of the weights by their root mean squares.
@@ -316,29 +324,6 @@ impl Model {
         outputs.resize(states.len(), 0.0);
         let epsilon = self.config.epsilon;
         self.with.run(Normalize { states, weights, epsilon, outputs });
-    }
-
-    /// Makes the states the inputs of a part of a layer.
-    fn begin(&self, states: &[f32], norm: Option<&Vec<f32>>, scratch: &mut Scratch) {
-        if let Some(norm) = norm {
-            self.normalize(states, norm, &mut scratch.normed);
-        } else {
-            scratch.normed.clear();
-            scratch.normed.extend_from_slice(states);
-        }
-    }
-
-    /// Adds the outputs of a part of a layer to the states.
-    fn add(&self, states: &mut [f32], norm: Option<&Vec<f32>>, by: f32, scratch: &mut Scratch) {
-        let Scratch { added, normed, .. } = scratch;
-        let added = if let Some(norm) = norm {
-            self.normalize(added, norm, normed);
-            normed
-        } else {
-            added
-        };
-        scale(added, by);
-        add(states, added);
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct SelfAttention {
     qkv_bias: Option<Vec<f32>>,
     /// The norms of queries and of keys.
     head_norms: Option<[Vec<f32>; 2]>,
+    /// The norm of values, which has no weights.
+    value_norm: Option<Vec<f32>>,
     /// The score of no token, for each head.
     sinks: Option<Vec<f32>>,
     output: LinearLayer,
@@ -35,8 +37,16 @@ impl SelfAttention {
         let fused = of("attn_qkv");
         let parts: Vec<(String, usize)> = if loader.has(&format!("{fused}.weight")) {
             vec![(fused, of_queries + of_keys + of_values)]
+        } else if config.keys_of.is_some() {
+            // Files of some converters have unused keys and values.
+            for part in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
+                loader.skip(&of(part));
+            }
+            vec![(of("attn_q"), of_queries)]
         } else {
-            ["attn_q", "attn_k", "attn_v"].map(of).into_iter().zip(sizes).collect()
+            let has_values = !config.has_value_norms || loader.has(&of("attn_v.weight"));
+            let values = if has_values { "attn_v" } else { "attn_k" };
+            ["attn_q", "attn_k", values].map(of).into_iter().zip(sizes).collect()
         };
         let norm_sizes = match config.head_norms {
             HeadNorms::None => None,
@@ -46,7 +56,10 @@ impl SelfAttention {
         let norm_names = [of("attn_q_norm.weight"), of("attn_k_norm.weight")];
         let head_norms = norm_sizes.map(|[queries, keys]| -> Result<_> {
             let [of_queries, of_keys] = &norm_names;
-            Ok([loader.vector(of_queries, queries)?, loader.vector(of_keys, keys)?])
+            let of_queries = loader.vector(of_queries, queries)?;
+            let is_own = config.keys_of.is_none();
+            let of_keys = if is_own { loader.vector(of_keys, keys)? } else { vec![1.0; keys] };
+            Ok([of_queries, of_keys])
         });
         let sinks = of("attn_sinks.weight");
         let sinks = config.has_sinks.then(|| loader.vector(&sinks, config.num_heads));
@@ -58,6 +71,7 @@ impl SelfAttention {
                 loader.linear(&parts, hidden)?
             },
             head_norms: head_norms.transpose()?,
+            value_norm: config.has_value_norms.then(|| vec![1.0; config.value_size]),
             sinks: sinks.transpose()?,
             output_bias: loader.bias(&[(of("attn_output"), hidden)])?,
             output: loader
@@ -98,7 +112,10 @@ impl SelfAttention {
         let Scratch { prepared, normed, qkv, attended, added, .. } = scratch;
         apply(&self.qkv, normed, chunk.options, prepared, qkv);
         self.rotate(model, chunk, qkv, normed);
-        self.put(number, cache, chunk.tokens, qkv);
+        if self.config.keys_of.is_none() {
+            self.put(number, cache, chunk.tokens, qkv);
+        }
+        let number = self.config.keys_of.unwrap_or(number);
         self.attend(model, number, cache, chunk, qkv, attended);
         if self.config.has_gates {
             let start = self.config.sizes().iter().sum();
@@ -113,7 +130,7 @@ impl SelfAttention {
 
     /// Biases, norms and rotations of queries and keys.
     fn rotate(&self, model: &Model, chunk: &PassChunk<'_>, qkv: &mut [f32], normed: &mut Vec<f32>) {
-        let [of_queries, of_keys, _] = self.config.sizes();
+        let [of_queries, of_keys, of_values] = self.config.sizes();
         let size = self.config.head_size;
         add_bias(self.qkv_bias.as_ref(), qkv);
         let rows = qkv.chunks_exact_mut(self.qkv.num_outputs);
@@ -124,6 +141,11 @@ impl SelfAttention {
                     model.normalize(states, norm, normed);
                     states.copy_from_slice(normed);
                 }
+            }
+            if let Some(norm) = &self.value_norm {
+                let values = &mut row[of_queries + of_keys..][..of_values];
+                model.normalize(values, norm, normed);
+                values.copy_from_slice(normed);
             }
             if let Some(rotation) = self.config.rotation {
                 let turns = &chunk.turns[rotation][place];
