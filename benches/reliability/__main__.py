@@ -13,6 +13,7 @@ SECTIONS = {
     "faults": "Kills and faults",
     "families": "Model families",
     "gguf": "Shapes of GGUF files",
+    "gguf_context": "Long contexts of GGUF files",
     "gguf_texts": "Architectures of GGUF files",
     "mixed": "Mixed requests",
     "third_party": "Third-party setups",

@@ -1,5 +1,6 @@
 """Layers of the shapes of real models; `make reliability ARGS=gguf` has all shapes and types."""
 
+import numpy as np
 import pytest
 
 from model_shapes import MIXES, SHAPES
@@ -74,3 +75,12 @@ def test_all_shapes_but_those_of_an_architecture_are_written():
     with_experts = [name for name in SHAPES if is_written(SHAPES[name], "MXFP4")]
     assert len(with_experts) == 7
     assert len(MIXES) == 6
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-0.8B", "Gemma-3-270M"])
+def test_logits_at_places_are_those_of_all(tmp_path, name):
+    file = written(tmp_path, name, "Q8_0", "auto")
+    tokens, places = np.arange(9), [0, 3, 8]
+    found = file.expected(tokens, places)
+    np.testing.assert_allclose(found, file.expected(tokens)[places], atol=1e-9)
+    assert not np.allclose(found, file.expected(tokens)[[1, 3, 8]], atol=0.1)

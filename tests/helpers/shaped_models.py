@@ -170,12 +170,12 @@ class ShapedFile:
         """Return the tokens that passes are over."""
         return np.random.default_rng(7).integers(0, self.shape["vocab"], NUM_TOKENS)
 
-    def expected(self):
-        """Return the reference's logits, `(NUM_TOKENS, vocab)`."""
+    def expected(self, tokens=None, places=None):
+        """Return the reference's logits at places of these tokens, by default all of `tokens`."""
         kinds = layer_kinds(self.shape)
         kinds = [kinds[layer] for layer in self.layers]
-        reference = ShapedReference(self.shape, self.layers, kinds, self.rows, self.window)
-        return reference.logits(self.tokens())
+        reference = ShapedReference(self.shape, self.layers, kinds, self.rows, self.window, places)
+        return reference.logits(self.tokens() if tokens is None else tokens)
 
     def release(self):
         """Forget the contents of tensors, which are in the file."""

@@ -20,15 +20,17 @@ class ShapedReference:
         kinds: The kind of each layer.
         weights: `weights(name, start, stop)` returns rows of a tensor as float32.
         window: The number of tokens that a token sees in layers with a window.
+        places: The tokens whose logits are computed, by default all; the last layer, which must
+            have attention, is computed for these alone.
     """
 
-    def __init__(self, shape, layers, kinds, weights, window):
+    def __init__(self, shape, layers, kinds, weights, window, places=None):
         self.shape, self.layers, self.kinds = shape, layers, kinds
-        self.weights, self.window = weights, window
+        self.weights, self.window, self.places = weights, window, places
         self.architecture = shape["architecture"]
 
     def logits(self, tokens):
-        """Return the logits after each token, `(num_tokens, vocab)`."""
+        """Return the logits after the tokens at all places, `(num_places, vocab)`."""
         shape, scales = self.shape, self.shape.get("scales", {})
         states = np.concatenate([self.rows("token_embd.weight", of, of + 1) for of in tokens])
         states = states * scales.get("embedding", 1.0)
@@ -57,6 +59,8 @@ class ShapedReference:
             added = part(states if is_after else self.norm(states, f"{of}{first}.weight"))
             if is_around or is_after:
                 added = self.norm(added, f"{of}{last}.weight")
+            if len(added) < len(states):
+                states = states[self.places]
             states = states + by * added
         return states
 
@@ -80,16 +84,21 @@ class ShapedReference:
         return _rms_norm(states, self.shape["norm_epsilon"]) * self.rows(name)[0]
 
     def attention(self, layer, kind, states):
-        shape, of, number = self.shape, f"blk.{layer}.", len(states)
+        shape, of = self.shape, f"blk.{layer}."
+        is_last = self.places is not None and layer == len(self.layers) - 1
+        places = np.array(self.places if is_last else range(len(states)))
         heads, kv_heads, size = shape["heads"], shape["kv_heads"], shape["head_size"]
         has_gates = self.architecture in _GATED
         sizes = [heads * size * (2 if has_gates else 1), kv_heads * size, kv_heads * size]
         if self.architecture == "phi3":
             projected = self.product(states, f"{of}attn_qkv.weight", sum(sizes))
             parts = np.split(projected, np.cumsum(sizes)[:2], -1)
+            parts[0] = parts[0][places]
         else:
             parts = [
-                self.product(states, f"{of}attn_{name}.weight", rows)
+                self.product(
+                    states[places] if name == "q" else states, f"{of}attn_{name}.weight", rows
+                )
                 for name, rows in zip("qkv", sizes, strict=True)
             ]
         if self.architecture in ("qwen2", "glm4", "gpt-oss"):
@@ -98,33 +107,32 @@ class ShapedReference:
                 for name, part in zip("qkv", parts, strict=True)
             ]
         if has_gates:
-            both = parts[0].reshape(number, heads, 2, size)
-            parts[0], gates = both[:, :, 0].reshape(number, -1), both[:, :, 1].reshape(number, -1)
+            both = parts[0].reshape(-1, heads, 2, size)
+            parts[0], gates = (both[:, :, of].reshape(len(both), -1) for of in (0, 1))
         for place, name in enumerate("qk"):
             norm = f"{of}attn_{name}_norm.weight"
             if self.architecture == "olmo2":
                 parts[place] = self.norm(parts[place], norm)
-            parts[place] = parts[place].reshape(number, -1, size)
+            parts[place] = parts[place].reshape(len(parts[place]), -1, size)
             if self.architecture in (
                 "qwen3", "qwen3moe", "gemma3", "exaone4", "lfm2", "lfm2moe", *_GATED,
             ):  # fmt: skip
                 parts[place] = self.norm(parts[place], norm)
-            parts[place] = self.rotated(layer, kind, parts[place])
-        queries, keys, values = (
-            part.reshape(number, -1, size).repeat(heads // (part.size // number // size), 1)
-            for part in parts
-        )
+            positions = places if name == "q" else np.arange(len(states))
+            parts[place] = self.rotated(layer, kind, parts[place], positions)
+        parts = (part.reshape(len(part), -1, size) for part in parts)
+        queries, keys, values = (part.repeat(heads // part.shape[1], 1) for part in parts)
         scores = np.einsum("qhd,khd->hqk", queries, keys) * self.score_scale()
         if cap := shape.get("attention_softcap"):
             scores = np.tanh(scores / cap) * cap
-        distance = np.arange(number)[:, None] - np.arange(number)
-        window = self.window if kind == "sliding_attention" else number
+        distance = places[:, None] - np.arange(len(states))
+        window = self.window if kind == "sliding_attention" else len(states)
         scores = np.where((distance < 0) | (distance >= window), -np.inf, scores)
         if self.architecture == "gpt-oss":
             sinks = self.rows(f"{of}attn_sinks.weight")[0][:, None, None]
-            scores = np.concatenate([scores, np.broadcast_to(sinks, (heads, number, 1))], -1)
-        shares = _softmax(scores)[..., :number]
-        attended = np.einsum("hqk,khd->qhd", shares, values).reshape(number, -1)
+            scores = np.concatenate([scores, np.broadcast_to(sinks, (heads, len(places), 1))], -1)
+        shares = _softmax(scores)[..., : len(states)]
+        attended = np.einsum("hqk,khd->qhd", shares, values).reshape(len(places), -1)
         if has_gates:
             attended = attended * _sigmoid(gates)
         added = self.product(attended, f"{of}attn_output.weight", shape["hidden"])
@@ -135,7 +143,7 @@ class ShapedReference:
         scales, size = self.shape.get("scales", {}), self.shape["head_size"]
         return scales.get("attention") or self.shape.get("query_scale", size) ** -0.5
 
-    def rotated(self, layer, kind, heads):
+    def rotated(self, layer, kind, heads, positions):
         """Turn `(num_tokens, num_heads, head_size)` by positions."""
         shape = self.shape
         size = shape.get("rope_dimensions", shape["head_size"])
@@ -148,7 +156,7 @@ class ShapedReference:
             angles, magnitude = shape["rope_base_local"] ** -(np.arange(0, size, 2) / size), 1.0
         else:
             angles, magnitude = self.angles(size)
-        angles = np.arange(len(heads))[:, None, None] * angles
+        angles = positions[:, None, None] * angles
         cos, sin = np.cos(angles) * magnitude, np.sin(angles) * magnitude
         turned = heads.copy()
         if self.architecture in _BY_NEIGHBORS:
