@@ -157,6 +157,13 @@ bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models a
 bench-load: dev ## loading of a random GGUF file of a real shape; ARGS="--shape Llama-3.1-8B --mix Q4_K_M"
 	$(BENCH_WITH_HELPERS) benches/loading.py $(ARGS)
 
+$(VENV)-xllamacpp/installed:
+	$(PYTHON) -m venv $(VENV)-xllamacpp && $(VENV)-xllamacpp/bin/python -m pip install --quiet xllamacpp
+	touch $@
+
+bench-serve: dev $(VENV)-xllamacpp/installed ## CPU seconds of `specds serve` and of llama-server; ARGS="smollm2 --rounds 3"
+	$(BENCH) -m serving --llama $(VENV)-xllamacpp/bin/python $(ARGS)
+
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	$(BENCH_WITH_HELPERS) -m gpu $(ARGS)
 

@@ -16,6 +16,7 @@ SECTIONS = {
     "gguf_context": "Long contexts of GGUF files",
     "gguf_texts": "Architectures of GGUF files",
     "mixed": "Mixed requests",
+    "serve": "Requests of the server",
     "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""

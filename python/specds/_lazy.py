@@ -17,6 +17,9 @@ EXTRAS = {
     "pyarrow": "corpora",
     "zstandard": "corpora",
     "llguidance": "grammar",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
     "ray": "ray",
     "specds_demo": "demo",
 }

@@ -207,6 +207,13 @@ impl NodeBudget {
         lock(&self.draft_stats).learn(outcomes);
     }
 
+    /// Add a row, which takes the last index and drafts in the next step.
+    fn join(&mut self) -> PyResult<()> {
+        width(self.rows.len() + 1, "num_rows")?;
+        self.rows.push(RowBudget::default());
+        Ok(())
+    }
+
     /// End a row. The last row takes its index.
     fn leave(&mut self, row: usize) {
         if row < self.rows.len() {

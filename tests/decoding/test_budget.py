@@ -230,3 +230,16 @@ def test_budget_cuts_sessions_that_ignore_limits_and_unknown_tokens():
     assert [len(tree) for tree in fixed.draft([session], [3])] == [2]
     with pytest.warns(UserWarning, match="a draft with token 30 is cut there"):
         assert [len(tree) for tree in FixedBudget(9, 30).draft([session], [4])] == [2]
+
+
+def test_rows_join_and_leave():
+    budget = AutoBudget([1.0] * (MAX_NODES + 1), DraftStats(), 100, 0)
+    assert budget.backs_off
+    for number in range(1, 4):
+        budget.join()
+        assert not budget.backs_off
+        trees = budget.draft([Session()] * number, [4] * number)
+        assert len(trees) == number
+        budget.record([[1]] * number, 1.0)
+    budget.leave(0)
+    assert len(budget.draft([Session()] * 2, [4, 4])) == 2

@@ -14,7 +14,7 @@ import typer
 from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
-from specds.cli import bench, check, datastore_info, datastores, display, generate, share
+from specds.cli import bench, check, datastore_info, datastores, display, generate, serve, share
 from specds.cli.help import SETTINGS, HelpCommand, HelpGroup
 from specds.cli.records import with_records
 
@@ -29,7 +29,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = {
-    "Text": (generate.generate, generate.chat, generate.demo, share.export_generate),
+    "Text": (
+        generate.generate,
+        generate.chat,
+        serve.serve,
+        generate.demo,
+        share.export_generate,
+    ),
     "Datastores": (
         datastores.build,
         datastores.add,

@@ -189,6 +189,14 @@ def require(running: Running) -> "list[ModelRef]":
     )
     if running.tenant and memory is None:
         raise ValueError("--tenant requires --memory")
+    require_memory_file(memory)
+    require_placement(running.device, running.dtype)
+    grammar_source(running.json_schema, running.regex)
+    return [ModelRef.resolve(name) for name in (running.model, *running.drafter.models)]
+
+
+def require_memory_file(memory: Path | None) -> None:
+    """Reject a file of requests that is another file, or in no folder."""
     if memory is not None and not memory.absolute().parent.is_dir():
         raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
     if memory is not None and memory.exists():
@@ -196,9 +204,6 @@ def require(running: Running) -> "list[ModelRef]":
             is_memory = file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
         if not is_memory:
             raise ValueError(f"{memory} is not a memory of specds: name another file with --memory")
-    require_placement(running.device, running.dtype)
-    grammar_source(running.json_schema, running.regex)
-    return [ModelRef.resolve(name) for name in (running.model, *running.drafter.models)]
 
 
 MEMORY_MAGIC = b"SPECDS\0M"

@@ -1,7 +1,7 @@
 """Constraints of llguidance, which forces tokens."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -119,9 +119,24 @@ def grammar_source(json_schema: str | None, regex: str | None) -> str | None:
             raise ValueError(f"--json-schema is not JSON: {error}") from None
         if not isinstance(schema, dict):
             raise ValueError("--json-schema must be a JSON object")
-        form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        source = matcher.grammar_from_json_schema(schema, overrides=form)
-    if fault := matcher.validate_grammar(source):
+        return schema_source(schema, name)
+    return _valid(source, name)
+
+
+def schema_source(schema: Mapping[str, Any], name: str = "the schema") -> str:
+    """Return the grammar of a JSON schema, for `matcher_of`.
+
+    Raises:
+        ValueError: It is invalid; the message begins with `name`.
+        ImportError: llguidance is not installed.
+    """
+    form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    grammar = imported("llguidance").LLMatcher.grammar_from_json_schema
+    return _valid(grammar(schema, overrides=form), name)
+
+
+def _valid(source: Any, name: str) -> str:
+    if fault := imported("llguidance").LLMatcher.validate_grammar(source):
         raise ValueError(f"{name} is invalid: {fault.strip().splitlines()[0]}")
     return str(source)
 
@@ -138,9 +153,13 @@ def matcher_of(source: str, tokenizer: Any, vocab_size: int, eos_ids: Sequence[i
     Raises:
         ValueError: The tokenizer is of another kind.
     """
+    return imported("llguidance").LLMatcher(known_tokens(tokenizer, vocab_size, eos_ids), source)
+
+
+def known_tokens(tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> Any:
+    """Return the `LLTokenizer` of a model, which takes long to make; as for `matcher_of`."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ValueError("a grammar needs a tokenizer with a `tokenizer.json`")
     library = imported("llguidance")
-    known = library.LLTokenizer(backend.to_str(), n_vocab=vocab_size, eos_token=[*eos_ids])
-    return library.LLMatcher(known, source)
+    return library.LLTokenizer(backend.to_str(), n_vocab=vocab_size, eos_token=[*eos_ids])

@@ -91,6 +91,9 @@ class FixedBudget:
             learning_s: Seconds of `Session.observe`.
         """
 
+    def join(self) -> None:
+        """Add a row, which takes the last number."""
+
     def leave(self, row: int) -> None:
         """End a row; the last one takes its number."""
 
@@ -157,6 +160,9 @@ class AutoBudget(FixedBudget):
     ) -> None:
         self._learning_s = learning_s
         self._rule.learn(emitted, step_s)
+
+    def join(self) -> None:
+        self._rule.join()
 
     def leave(self, row: int) -> None:
         self._rule.leave(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -43,6 +44,8 @@ class Row:
         external_session: The caller's session, which has observed the prompt and outlives the
             request.
         guide: The grammar of the text, by which its sessions draft.
+        max_length: Most tokens, prompt and padding included.
+        on_step: Called with each step of the row, the prefill included.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -55,6 +58,8 @@ class Row:
     number: int = 0
     external_session: Session | None = None
     guide: Guide | None = None
+    max_length: int = sys.maxsize
+    on_step: Callable[[Step], object] | None = None
     session: Session = field(init=False)
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
@@ -118,19 +123,15 @@ class Decoding:
 
     Attributes:
         runner: Verifies the drafts; it has not seen the prompts yet.
-        max_length: Most tokens of a sequence, prompt and padding included.
         synchronize: Called before each reading of the clock, to wait for a device.
         noise: The random numbers of samples; None if each sampler draws its own.
-        on_step: Called with each step of each row, the prefill included.
         is_on_cpu: Whether this process computes the steps, so that its CPU time is known.
     """
 
     runner: Verifier
     budget: FixedBudget
-    max_length: int
     synchronize: Callable[[], object] | None = None
     noise: Noise | None = None
-    on_step: Callable[[Step], object] | None = None
     is_on_cpu: bool = False
 
     def __post_init__(self) -> None:
@@ -139,6 +140,7 @@ class Decoding:
         self._accepts: Any = None
         # The time of one row in each step without drafts.
         self._baseline_steps_s: list[float] = []
+        self._last = 0.0
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emit tokens until every sequence has met a stopping criterion."""
@@ -150,7 +152,7 @@ class Decoding:
         active = list(rows)
         self._drop_finished(active)
         while active:
-            self._step(active)
+            self.step(active)
             self._drop_finished(active)
         self.stats.total_s += self._now() - start
         self.stats.record_baseline_steps(self._baseline_steps_s)
@@ -161,6 +163,15 @@ class Decoding:
     def _prefill(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         logits = self.runner.prefill_rows([row.prompt_ids for row in rows], chunk_size)
         self._record_phase("prefill_s")
+        self.begin(rows, logits)
+
+    def begin(self, rows: Sequence[Row], logits: Any) -> None:
+        """Emit the first tokens of rows, given the logits after their prompts.
+
+        Args:
+            logits: `(num_rows, vocab_size)`.
+        """
+        self._last = self._now()
         _, predictions = self._follow(rows, [*logits[:, None]], [EMPTY_TREE] * len(rows))
         self._record_phase("accept_s")
         for row, of_row in zip(rows, predictions, strict=True):
@@ -168,11 +179,13 @@ class Decoding:
             self._report(EMPTY_TREE, [], row)
         self._record_phase("observe_s")
 
-    def _step(self, rows: Sequence[Row]) -> None:
+    def step(self, rows: Sequence[Row]) -> None:
+        """Draft for rows, verify in one pass, and emit; the rows are those of the runner."""
+        self._last = self._now()
         if self.noise is not None:
             self.noise.drop_before(min(len(row.emitter.emitted) for row in rows))
         # One less than the tokens that are left, since each step emits one that was not drafted.
-        depths = (self.max_length - row.emitter.length - 1 for row in rows)
+        depths = (row.max_length - row.emitter.length - 1 for row in rows)
         max_depths = [min(depth, self.runner.room(row)) for row, depth in enumerate(depths)]
         waiting = self.runner.waiting
         self.stats.num_fed_tokens += len(rows) + sum(waiting)
@@ -201,8 +214,8 @@ class Decoding:
         self._record_phase("observe_s")
 
     def _report(self, tree: TokenTree, path: list[int], row: Row) -> None:
-        if self.on_step is not None:
-            self.on_step(Step(tree, path, row.new))
+        if row.on_step is not None:
+            row.on_step(Step(tree, path, row.new))
 
     def _now(self) -> float:
         if self.synchronize is not None:

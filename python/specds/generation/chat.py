@@ -139,7 +139,7 @@ class Chat:
         if getattr(self._cache, "mark_at", None) is not None:
             # Templates may drop a reply's reasoning, or begin a reply otherwise in later turns.
             earlier = self._ids(messages)
-            self._cache.mark_at = _num_shared(earlier, ids)
+            self._cache.mark_at = num_shared(earlier, ids)
         settings = {**self._settings, **settings}
         config = settings.get("generation_config")
         lengths = ("max_new_tokens", "max_length")
@@ -268,7 +268,7 @@ class Chat:
 
     def _roll_back(self, token_ids: list[int]) -> None:
         """Keep the states of the prompt's known beginning: a template may change earlier text."""
-        shared = _num_shared(self._token_ids, token_ids[:-1])
+        shared = num_shared(self._token_ids, token_ids[:-1])
         if shared == 0 or self._cache is None:
             self._cache = self._empty_cache()
         elif hasattr(self._cache, "rolled_back"):
@@ -362,6 +362,7 @@ def prompt_of(model: Any, token_ids: Sequence[int]) -> Any:
     return import_module("torch").tensor([token_ids], device=model.device)
 
 
-def _num_shared(one: Sequence[int], other: Sequence[int]) -> int:
+def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two texts begin with."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -137,8 +137,8 @@ class Request:
         if session is not None:
             session.begin(rules)
             session = _constrained(session, guide, known_tokens)
-        row = Row(prompt_ids, sampler, emitter, start, known_tokens, number, session, guide)
-        self.rows.append(row)
+        opened = start, known_tokens, number, session, guide, self.max_length, options.on_step
+        self.rows.append(Row(prompt_ids, sampler, emitter, *opened))
 
     def decode(
         self,
@@ -168,9 +168,8 @@ class Request:
             budget = self._budget(runner)
             if past is not None:
                 load(past, runner)
-            limits = self.max_length, synchronize, self.noise, self.options.on_step
             is_on_cpu = str(getattr(self.model, "device", "cpu")) == "cpu"
-            decoding = Decoding(runner, budget, *limits, is_on_cpu)
+            decoding = Decoding(runner, budget, synchronize, self.noise, is_on_cpu)
             decoding.run(self.rows, chunk_size)
             if past is not None:
                 cache = extend(past, runner)

@@ -211,8 +211,15 @@ class GgufModel:
 
     def seed(self, number: int) -> None:
         """Begin the random numbers that `torch.manual_seed` begins."""
-        state: Any = np.random.RandomState(number % 2**32).get_state(legacy=False)
-        self.random.state = state
+        self.random.state = seeded(number).state
+
+
+def seeded(number: int) -> np.random.MT19937:
+    """Return the random numbers that `torch.manual_seed` begins."""
+    state: Any = np.random.RandomState(number % 2**32).get_state(legacy=False)
+    random = np.random.MT19937()
+    random.state = state
+    return random
 
 
 def is_without_torch(model: object) -> bool:

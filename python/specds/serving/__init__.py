@@ -1,0 +1,6 @@
+"""Server of OpenAI's API over the core's passes, for editors and local agents.
+
+`requests` reads the bodies of requests into `job.Asked`, `engine` computes jobs together in one
+thread, `slots` keeps the keys and values of finished ones, `pieces` splits texts into reasoning,
+content and calls, `replies` writes answers, and `app` has the routes.
+"""

@@ -1,0 +1,441 @@
+"""Routes of the server: bodies in, answers and streams out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specds.serving.drafting import Drafting
+from specds.serving.engine import BusyError, Engine
+from specds.serving.job import TextJob, Update
+from specds.serving.metrics import Metrics
+from specds.serving.replies import Reply, error_body, event, infilled
+from specds.serving.requests import ApiRequest, RequestError, RequestReader
+
+MAX_BODY_BYTES = 32 << 20
+"""The most bytes of a body."""
+RETRY_S = 2
+
+_log = logging.getLogger("specds")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model and all that the routes need.
+
+    Attributes:
+        name: The name of the model.
+        tenants: Tenants by the SHA-256 (hex) of their keys; empty for a server without keys.
+        on_start: Called when requests can come.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    drafting: Drafting
+    engine: Engine
+    reader: RequestReader
+    tenants: dict[str, str] = field(default_factory=dict)
+    on_start: Callable[[], object] = lambda: None
+
+
+def make_app(served: ServedModel) -> Starlette:
+    """Return the application."""
+    routes = _Routes(served)
+    paths: dict[str, tuple[str, Any]] = {
+        "/v1/models": ("GET", routes.models),
+        "/v1/models/{name:path}": ("GET", routes.models),
+        "/v1/chat/completions": ("POST", routes.chat),
+        "/v1/completions": ("POST", routes.completions),
+        "/v1/embeddings": ("POST", routes.embeddings),
+        "/infill": ("POST", routes.infill),
+        "/tokenize": ("POST", routes.tokenize),
+        "/detokenize": ("POST", routes.detokenize),
+        "/health": ("GET", routes.health),
+        "/": ("GET", routes.page),
+        "/metrics": ("GET", routes.metrics),
+    }
+    # Some clients have no `/v1` in their base address.
+    paths |= {path.removeprefix("/v1"): route for path, route in paths.items()}
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        served.on_start()
+        yield
+        await run_in_threadpool(served.engine.close)
+
+    handlers: Any = {
+        RequestError: lambda _, error: _refused(error.status, str(error), error.param, error.code),
+        BusyError: lambda _, error: _refused(503, str(error), kind="overloaded_error"),
+        404: lambda request, _: _refused(404, f"there is no {request.method} {request.url.path}"),
+        405: lambda request, _: _refused(405, f"{request.url.path} has no {request.method}"),
+    }
+    app = Starlette(
+        routes=[Route(path, route, methods=[method]) for path, (method, route) in paths.items()],
+        exception_handlers=handlers,
+        lifespan=lifespan,
+    )
+    app.add_middleware(_Guard, served=served)
+    return app
+
+
+def run(app: Starlette, sock: socket.socket, grace_s: int = 5) -> None:
+    """Serve at a listening socket until SIGINT or SIGTERM; requests then get `grace_s` seconds."""
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=grace_s,
+    )
+    # uvicorn raises the signals again at its end, when there is something left to save.
+    before = {number: signal.signal(number, lambda *_: None)
+              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
+    try:
+        uvicorn.Server(config).run(sockets=[sock])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _refused(status: int, message: str, param: str | None = None, code: str | None = None,
+             kind: str = "invalid_request_error") -> Response:  # fmt: skip
+    headers = {"Retry-After": str(RETRY_S)} if status == 503 else None
+    return JSONResponse(error_body(message, param, code, kind), status, headers)
+
+
+class _Guard:
+    """Rejects requests without a key, if there are keys, and those of pages of other sites."""
+
+    def __init__(self, app: ASGIApp, served: ServedModel) -> None:
+        self._app, self._tenants = app, served.tenants
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        origin, host = headers.get(b"origin"), headers.get(b"host", "")
+        refused: Response | None = None
+        scope["tenant"] = ""
+        if self._tenants and scope["path"] not in ("/", "/health"):
+            _, _, key = headers.get(b"authorization", "").partition(" ")
+            key = key.strip() or headers.get(b"x-api-key", "")
+            tenant = self._tenants.get(sha256(key.encode("latin-1", "replace")).hexdigest())
+            scope["tenant"] = tenant or ""
+            if tenant is None:
+                refused = _refused(401, "this server needs a valid API key", code="invalid_api_key")
+        elif origin is not None and origin.partition("://")[2] != host:
+            refused = _refused(403, "pages of other sites need a server with API keys")
+        elif not self._tenants and not _is_own(host, scope.get("server")):
+            refused = _refused(403, f"a server without API keys has no host {host[:80]!r}")
+        await (refused or self._app)(scope, receive, send)
+
+
+def _is_own(host: str, server: Any) -> bool:
+    """Return false for a name that another site may have given to this machine's own address."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    is_address = name.replace(".", "").isdigit() or name.startswith("[")
+    local = server is not None and str(server[0]) in ("127.0.0.1", "::1")
+    return not host or not local or is_address or name in ("localhost", "testserver")
+
+
+class _Routes:
+    def __init__(self, served: ServedModel) -> None:
+        self._served, self._reader, self._engine = served, served.reader, served.engine
+        self._metrics, self._page = Metrics(served.engine), _page()
+        self._started = int(time.time())
+
+    async def models(self, request: Request) -> Response:
+        model = self._served.model
+        about = {
+            "id": self._served.name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "specds",
+            "context_length": model.context_length,
+            "max_model_len": model.context_length,
+        }
+        name = request.path_params.get("name")
+        if name not in (None, self._served.name):
+            return _refused(404, f"there is no model {name!r}", "model", "model_not_found")
+        return JSONResponse({"object": "list", "data": [about]} if name is None else about)
+
+    async def page(self, _: Request) -> Response:
+        policy = (
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+            "connect-src 'self'; img-src data:"
+        )
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+        return Response(self._page, media_type="text/html", headers=headers)
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def embeddings(self, _: Request) -> Response:
+        return _refused(501, "specds serves no embeddings: it generates text")
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await _body(request)
+        tokens = await run_in_threadpool(self._reader.tokens, body)
+        return JSONResponse({"tokens": tokens, "count": len(tokens)})
+
+    async def detokenize(self, request: Request) -> Response:
+        text = await run_in_threadpool(self._reader.text, await _body(request))
+        return JSONResponse({"content": text, "prompt": text})
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answer(request, self._reader.chat)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answer(request, self._reader.completion)
+
+    async def infill(self, request: Request) -> Response:
+        body, started = await _body(request), time.monotonic()
+        _, inbox = await self._begun(request, body, self._reader.infill)
+        (job,), firsts = inbox.jobs, list[float]()
+
+        async def answer() -> Response:
+            update = Update()
+            async for _, more in inbox:
+                firsts.append(time.monotonic())
+                update.pieces += more.pieces
+                update.finish, update.failure = more.finish, more.failure
+            if update.failure is not None:
+                return _failed(update.failure)
+            first = min(firsts[0], time.monotonic())
+            seconds = first - started, time.monotonic() - first
+            return JSONResponse(infilled(update, job, seconds, body.get("response_fields")))
+
+        return await inbox.watched(request, answer())
+
+    async def _answer(self, request: Request, read: Callable[[Any, str], ApiRequest]) -> Response:
+        call, inbox = await self._begun(request, await _body(request), read)
+        reply = Reply(call, inbox.jobs, self._served.name, self._served.tokenizer)
+        if call.is_streamed:
+            return _EventStream(inbox, reply)
+
+        async def answer() -> Response:
+            update = [Update() for _ in inbox.jobs]
+            async for index, more in inbox:
+                update[index] = more
+            failures = [of.failure for of in update if of.failure is not None]
+            return _failed(failures[0]) if failures else JSONResponse(reply.whole(update))
+
+        return await inbox.watched(request, answer())
+
+    async def _begun(
+        self, request: Request, body: Any, read: Callable[[Any, str], ApiRequest]
+    ) -> tuple[ApiRequest, _Inbox]:
+        """Read a request and queue its jobs."""
+        call = await run_in_threadpool(read, body, request.scope["tenant"])
+        asked, served = call.jobs, self._served
+        self._engine.reserve(len(asked))
+        inbox = _Inbox(self._engine)
+        streams = call.is_streamed or request.url.path.endswith("infill")
+        about = {"is_streamed": streams, "has_sources": call.has_sources}
+        make = self._engine.make
+
+        def opened() -> None:
+            try:
+                for index, each in enumerate(asked):
+                    deliver = inbox.of(index)
+                    given = each, served.tokenizer, served.drafting.drafter
+                    inbox.jobs.append(make(*given, deliver=deliver, **about))
+            except BaseException:
+                for job in inbox.jobs:
+                    job.close()
+                self._engine.release(len(asked))
+                raise
+            self._engine.submit(inbox.jobs)
+
+        try:
+            await run_in_threadpool(opened)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        return call, inbox
+
+
+class _Inbox:
+    """Updates of the jobs of a request, for the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.jobs: list[TextJob] = []
+        self._engine, self._loop = engine, asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
+        self._num_ended = 0
+
+    def of(self, index: int) -> Callable[[Update], object]:
+        """Return a function that takes updates of a job, from any thread."""
+
+        def deliver(update: Update) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
+
+        return deliver
+
+    def __aiter__(self) -> _Inbox:
+        return self
+
+    async def __anext__(self) -> tuple[int, Update]:
+        if self._num_ended == len(self.jobs):
+            raise StopAsyncIteration
+        index, update = await self._queue.get()
+        self._num_ended += update.finish is not None or update.failure is not None
+        return index, update
+
+    def waiting(self) -> list[tuple[int, Update]]:
+        """Return the updates that wait."""
+        found = []
+        while not self._queue.empty():
+            index, update = self._queue.get_nowait()
+            self._num_ended += update.finish is not None or update.failure is not None
+            found.append((index, update))
+        return found
+
+    async def watched(self, request: Request, answer: Any) -> Response:
+        """Return the answer, or cancel the jobs if the client leaves before."""
+        async with self.canceled_without(request.receive):
+            response: Response = await answer
+            return response
+
+    @asynccontextmanager
+    async def canceled_without(self, receive: Receive) -> AsyncIterator[None]:
+        """Cancel the jobs when the client leaves, or the context is left early."""
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._engine.cancel(self.jobs)
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            self._engine.cancel(self.jobs)
+
+
+class _EventStream(Response):
+    """Server-sent events."""
+
+    def __init__(self, inbox: _Inbox, reply: Reply) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(None, 200, headers, "text/event-stream")
+        del self.headers["content-length"]
+        self._inbox, self._reply = inbox, reply
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        async with self._inbox.canceled_without(receive):
+            with suppress(OSError):  # the client has left
+                await send(start)
+                async for first in self._inbox:
+                    parts = [part for update in (first, *self._inbox.waiting())
+                             for part in self._events(*update)]  # fmt: skip
+                    body = b"".join(parts)
+                    if body:
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
+                last = event(self._reply.usage_chunk()) if self._reply.call.has_usage else b""
+                await send({"type": "http.response.body", "body": last + b"data: [DONE]\n\n"})
+
+    def _events(self, index: int, update: Update) -> list[bytes]:
+        if update.failure is not None:
+            status, message = _status_of(update.failure)
+            kind = "server_error" if status == 500 else "invalid_request_error"
+            return [event(error_body(message, kind=kind))]
+        return [event(chunk) for chunk in self._reply.chunks(index, update)]
+
+
+def _status_of(failure: Exception) -> tuple[int, str]:
+    if isinstance(failure, MemoryError):
+        return 503, str(failure)
+    return (400, str(failure)) if isinstance(failure, ValueError) else (500, "a pass failed")
+
+
+def _failed(failure: Exception) -> Response:
+    status, message = _status_of(failure)
+    return _refused(
+        status, message, kind="server_error" if status >= 500 else "invalid_request_error"
+    )
+
+
+def _page() -> str:
+    """Return the page of a chat, with the styles and scripts of `specds view` inlined."""
+
+    def text(package: str, name: str) -> str:
+        return (files(package) / "assets" / name).read_text(encoding="utf-8")
+
+    def shared(found: re.Match[str]) -> str:
+        return text("specds.view", found[1])
+
+    return re.sub(r"\{\{([\w.]+)\}\}", shared, text("specds.serving", "page.html"))
+
+
+async def _body(request: Request) -> Any:
+    """Return the JSON of a request's body."""
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise RequestError(f"the body has more than {MAX_BODY_BYTES:,} bytes", status=413)
+            parts.append(part)
+        whole = b"".join(parts)
+        if len(whole) > 1 << 16:  # long ones would hold up others
+            return await run_in_threadpool(json.loads, whole)
+        return json.loads(whole)
+    except ClientDisconnect:
+        raise RequestError("the client has left") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError("the body is not JSON") from None
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """Read a file of keys: a key in each line and, after a space, its tenant.
+
+    The tenant of a key without one is made of its hash.
+
+    Raises:
+        ValueError: It has no key.
+    """
+    found: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        key, _, tenant = line.partition("#")[0].strip().partition(" ")
+        if key:
+            found |= tenants_of(key, tenant.strip())
+    if not found:
+        raise ValueError(f"{path} has no key: write one in each line")
+    return found
+
+
+def tenants_of(key: str, tenant: str = "") -> dict[str, str]:
+    """Return the tenant of a key by the hash of the key."""
+    name = sha256(key.encode()).hexdigest()
+    return {name: tenant or f"key {name[:32]}"}

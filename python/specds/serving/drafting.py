@@ -1,0 +1,56 @@
+"""The drafter of a server: its datastore, and its request cache in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specds._core import Datastore, Memory
+from specds.drafters.fused import FusedDrafter
+from specds.generation.default_source import with_datastore
+from specds.indexing.default import DefaultDatastore
+from specds.models.tokenization import check_tokenizer, fingerprint, vocab_size
+
+_SAVED_EVERY_S = 60.0
+
+
+class Drafting:
+    """Drafts for all requests of a server.
+
+    Args:
+        datastore: A datastore of the tokenizer; None for the default one, once that is built.
+        memory: The file of the request cache, which is exchanged with it each minute.
+        takes_default: Whether to use the default datastore.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        datastore: Datastore | None = None,
+        memory: Path | None = None,
+        *,
+        takes_default: bool = False,
+    ) -> None:
+        if datastore is not None:
+            check_tokenizer(datastore, tokenizer)
+        size, name = vocab_size(tokenizer), fingerprint(tokenizer)
+        if memory is not None and memory.exists():
+            kept = Memory.open(memory, size, tokenizer=name)
+        else:
+            kept = Memory(size, tokenizer=name)
+        if memory is not None:
+            kept.share(memory, every=_SAVED_EVERY_S)
+        self._memory, self._path = kept, memory
+        self._drafter = FusedDrafter(datastore, memory=kept)
+        self._default = DefaultDatastore(None, tokenizer) if takes_default else None
+
+    @property
+    def drafter(self) -> FusedDrafter:
+        if self._default is not None and self._drafter.datastore is None:
+            self._drafter = with_datastore(self._drafter, self._default.get())
+        return self._drafter
+
+    def save(self) -> None:
+        """Write the request cache to its file."""
+        if self._path is not None:
+            self._memory.save(self._path, merge=True)

@@ -1,0 +1,79 @@
+"""The command: it starts, says where it listens, and ends by a signal."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import specds
+from serving import complete
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start the command; returns the process and its address."""
+    processes = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "specds", "serve", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "SPECDS_DEFAULT_DATASTORE": "0"},
+        )
+        processes.append(process)
+        line = process.stdout.readline()
+        found = re.search(r"http://[\d.]+:\d+", line)
+        return process, found[0] if found else line + process.stdout.read()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_signal_ends_the_server_and_saves_the_request_cache(start, tmp_path):
+    file = tmp_path / "requests.memory"
+    process, address = start(
+        "demo-small", "--port", 0, "--memory", file, "--activations", "float32"
+    )
+    complete(address, "def add(a, b):\n")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    assert process.stdout.read() == ""
+    process, address = start(
+        "demo-small", "--port", 0, "--memory", file, "--activations", "float32"
+    )
+    complete(address, "import os\n")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    forgotten = specds.Memory.forget_in(file, [""])
+    assert forgotten == [2]
+
+
+def test_an_address_that_is_taken_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = str(sock.getsockname()[1])
+        command = [sys.executable, "-m", "specds", "serve", "demo-small", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "cannot listen at 127.0.0.1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["demo-small", "--api-key", "a", "--api-keys", "b"], "mutually exclusive"),
+        (["demo-small", "--parallel", "0"], "--parallel must be from 1"),
+        (["no-such.gguf"], "no such file"),
+    ],
+)
+def test_wrong_arguments(run, arguments, reason):
+    status, _, err = run("serve", *arguments)
+    assert (status, reason in err) == (1, True), err
