@@ -7,9 +7,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
-use specds_core::engine::EngineDrafter;
-
-use crate::request::RequestOptions;
+use specds_core::engine::{EngineDrafter, RequestOptions};
 
 /// An argument or the configuration is invalid. The call had no effect.
 pub const SPECDS_REFUSED: i32 = -1;

@@ -21,7 +21,6 @@ use specds_index::Datastore;
 pub use crate::guard::{DrafterHandle, SPECDS_BROKEN, SPECDS_REFUSED};
 use crate::guard::{Refusal, SlotOptions, call, call_with_options, guarded, last_error, refused};
 use crate::input::{name, output, slice, text, texts};
-use crate::request::RequestOptions;
 
 /// Version of the interface, which increases with each incompatible change.
 pub const SPECDS_ABI: u32 = 3;
@@ -169,7 +168,7 @@ impl<'a> RowRequest<'a> {
             let is_given = !row.options.is_null();
             // SAFETY: as above.
             let given = is_given.then(|| unsafe { text(row.options, "options") });
-            let mut read = RequestOptions::read(given);
+            let mut read = request::options(given);
             if !row.min_prob.is_finite() {
                 read.unreadable.push("`min_prob` must be a finite number".to_owned());
             }
@@ -182,16 +181,8 @@ impl<'a> RowRequest<'a> {
     /// `None` if the request has no drafts.
     fn context(&'a self, options: &'a SlotOptions) -> Option<Context<'a>> {
         let (_, options) = options.get(&self.slot)?;
-        (!options.is_off).then(|| Context {
-            tokens: self.tokens,
-            start: self.start,
-            name: &self.name,
-            tenant: &options.tenant,
-            group: options.group.as_deref(),
-            predicted_output: &options.predicted_output,
-            unreadable_options: &options.unreadable,
-            ..Context::default()
-        })
+        let context = options.context()?;
+        Some(Context { tokens: self.tokens, start: self.start, name: &self.name, ..context })
     }
 }
 

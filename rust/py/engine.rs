@@ -13,7 +13,7 @@ use specds::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, Pack
 use crate::arrays::{self, Made, Matrix, from_zero, integers, rows_of_integers, shaped};
 use crate::error::{Result, detached, lock};
 use crate::options;
-use crate::request_options::RequestOptions;
+use crate::request_options;
 use crate::storage::located;
 use crate::token_tree::TokenTree;
 
@@ -125,23 +125,18 @@ impl EngineDrafter {
         let most = lock(&self.0).max_predicted_output();
         let options: Vec<_> = options
             .map(|given| {
-                given.map_or_else(RequestOptions::default, |given| {
-                    RequestOptions::read(&given, most)
-                })
+                given.map(|given| request_options::options(&given, most)).unwrap_or_default()
             })
             .collect();
-        let none = RequestOptions::default();
+        let none = engine::RequestOptions::default();
         let contexts = tokens.iter().zip(&names).enumerate().map(|(row, (tokens, name))| {
             let options = options.get(row).unwrap_or(&none);
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
                 start: starts.get(row).copied().unwrap_or(0),
                 name,
-                tenant: &options.tenant,
-                group: options.group.as_deref(),
-                predicted_output: &options.predicted_output,
-                unreadable_options: &options.unreadable,
                 num_verified: num_verified.get(row).copied(),
+                ..options.context()?
             })
         });
         let contexts: Vec<_> = contexts.collect();

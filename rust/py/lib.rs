@@ -65,6 +65,7 @@ mod _core {
         papers::{AdaptiveTrigrams, ModelTables, Trigrams},
         papers::{aded_session, n_grammys_session, prompt_lookup_session, rest_session},
         passes::{pack_rows, read_outcomes},
+        request_options::is_off,
         sampling::{draw, likeliest},
         session::Session,
         storage::read_manifest,

@@ -35,7 +35,8 @@ def written(way, text):
             case "lookup":
                 row = {"count": 1, "token_id": 2, "text": text}
                 match = {"match_length": 1, "match_count": 2, "match_text": text}
-                console.print(display.lookup_table({**match, "continuations": [row]}))
+                about = {"unfinished": text, "continuations": [row]}
+                console.print(display.lookup_table({**match, **about}))
             case "source":
                 around = {"before": text, "match": "|", "after": text, "source": text}
                 console.print(display.source_text({"document": 1, "position": 2, **around}))

@@ -122,6 +122,7 @@ OF_ONE_CALL = {
         f"Memory.{name}.path": lambda path: path.parent / "memory"
         for name in ("forget_in", "move_to", "open", "save", "share")
     },
+    "is_off.options": {"off": 1},
     "draw.probs": np.array([0.5, 0.5], np.float32),
     "engine.num_threads": 1,
     "merge.overwrite": True,

@@ -219,7 +219,7 @@ def test_invalid_options_are_refused_per_row_and_counted():
     predicted = {"predicted_output": [*range(30)]}
     given = [
         predicted,
-        {"group": 3, "tenant": b"ann", **predicted},
+        {"group": 0.5, "tenant": b"ann", **predicted},
         {"group": "g" * 10**6, **predicted},
         {},
         {"group": "g", "tenant": None},
@@ -236,7 +236,7 @@ def test_invalid_options_are_refused_per_row_and_counted():
     stats = drafter.stats()
     assert (stats["num_refused"], stats["num_refused_options"]) == (0, 10)
     [warning] = drafter.warnings
-    assert "`tenant` has a wrong type" in warning
+    assert "`group` must be a string or an integer" in warning
 
 
 @pytest.mark.parametrize("given", [list, np.array])

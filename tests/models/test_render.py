@@ -64,11 +64,14 @@ def test_nodes_are_what_follows_their_path():
     assert told["sources"] == ["other"] * 3
 
 
-def test_lookup_hints_at_a_space_at_the_end(run, tmp_path):
+def test_lookup_completes_a_space_at_the_end_or_hints_at_it(run, tmp_path):
     (tmp_path / "a.txt").write_text("return a + b\n" * 3)
     store = tmp_path / "a.specds"
     built = run("build", "--corpus", tmp_path / "a.txt", "--tokenizer", "demo", "--out", store)
     assert built[0] == 0
-    assert "ends in a space" in run("lookup", store, "return a ")[2]
+    completed = run("lookup", store, "return a ")
+    assert "' +'" in completed[1]
+    assert completed[2] == ""
+    assert "ends in a space" in run("lookup", store, "  ")[2]
     assert run("lookup", store, "return a")[2] == ""
     assert "nothing of this text occurs" in run("lookup", store, "雪")[1]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from specds._core import EngineDrafter, TokenTree
+from specds._core import EngineDrafter, TokenTree, is_off
 from specds.constraints import Constraint, MatcherConstraint, num_candidates
 from specds.integrations.metrics import publish
 
@@ -287,25 +287,18 @@ def should_log(before: int, now: int) -> bool:
 
 
 _PREFIX = "specds_"
-_SWITCH = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
 
 
 def parse_request_options(extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the options of a request from the engine's extra arguments; None disables drafts.
 
     These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, a list of
-    token ids. An integer names a tenant or group by its digits. The drafter ignores and counts
-    values of wrong types, and names with our prefix that are unknown.
+    token ids. The drafter ignores and counts values of wrong types, and names with our prefix that
+    are unknown.
     """
-    named = {key: value for key, value in (extra or {}).items() if str(key).startswith(_PREFIX)}
-    given = {key.removeprefix(_PREFIX): value for key, value in named.items()}
-    switch = _SWITCH.get(str(given.get("off", "")).lower())
-    if switch:
-        return None
-    if switch is not None:
-        given.pop("off", None)
-    numbers = {key: str(given[key]) for key in ("tenant", "group") if type(given.get(key)) is int}
-    return given | numbers
+    named = ((str(key), value) for key, value in (extra or {}).items())
+    given = {key.removeprefix(_PREFIX): value for key, value in named if key.startswith(_PREFIX)}
+    return None if is_off(given) else given
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:

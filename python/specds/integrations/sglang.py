@@ -172,7 +172,7 @@ class SpecdsCorpus(Adapter):
 def _request_options(request: Any) -> dict[str, Any] | None:
     """Return the options of a request; a part of SGLang's cache of its own makes it a tenant."""
     options = parse_request_options(request.sampling_params.custom_params)
-    if options is not None and not options.get("tenant"):
+    if options is not None and options.get("tenant") in (None, ""):
         own = (request.extra_key or "").removesuffix(request.lora_id or "")
         options["tenant"] = request.cache_salt or own
     return options

@@ -9,11 +9,13 @@ pub(crate) mod config;
 mod counts;
 pub(crate) mod drafter;
 mod opening;
+pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod requests;
 
 pub use config::{EngineConfig, EngineInfo, LoadCost, MemoryScope};
 pub use counts::EngineCounts;
 pub use drafter::{Drafts, EngineDrafter};
+pub use options::{OptionValue, RequestOptions};
 pub use packed::{PackedChains, PackedTrees};
 pub use requests::Context;

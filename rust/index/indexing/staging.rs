@@ -61,8 +61,10 @@ impl Staging {
             }
             Ok((lock, spare.map_err(Error::io(&path))?))
         });
-        let (lock, spare) = opened.inspect_err(|_| {
-            let _ = fs::remove_dir(&folder); // fails unless it is empty
+        let (lock, spare) = opened.inspect_err(|error| {
+            if !matches!(error, Error::Foreign(_)) {
+                let _ = fs::remove_dir(&folder); // fails unless it is empty
+            }
         })?;
         Ok(Self { target, folder, is_kept: true, spare, _lock: lock })
     }

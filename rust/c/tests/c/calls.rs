@@ -163,13 +163,15 @@ fn invalid_arguments_are_named_and_invalid_options_refused_by_row() {
             spoil(&mut row);
             refused(of(&row), reason);
         }
-        let options: [fn(&mut BatchRow); 7] = [
+        let options: [fn(&mut BatchRow); 9] = [
             |row| row.min_prob = f32::NAN,
             |row| row.options = c"\xff".as_ptr(),
             |row| row.options = c"[]".as_ptr(),
             |row| row.options = c"{\"specds_of\": 1}".as_ptr(),
             |row| row.options = c"{\"specds_off\": \"no\"}".as_ptr(),
-            |row| row.options = c"{\"specds_group\": null}".as_ptr(),
+            |row| row.options = c"{\"specds_off\": 0.0}".as_ptr(),
+            |row| row.options = c"{\"specds_group\": true}".as_ptr(),
+            |row| row.options = c"{\"specds_tenant\": 1e3}".as_ptr(),
             |row| row.options = c"{\"specds_predicted_output\": [-1]}".as_ptr(),
         ];
         for (generation, spoil) in (1..).zip(options) {
@@ -177,8 +179,8 @@ fn invalid_arguments_are_named_and_invalid_options_refused_by_row() {
             spoil(&mut row);
             assert_eq!(of(&row), 0);
         }
-        assert_eq!(stats(drafter)["num_refused_options"], 7);
-        assert_eq!(stats(drafter)["num_opened"], 8);
+        assert_eq!(stats(drafter)["num_refused_options"], 9);
+        assert_eq!(stats(drafter)["num_opened"], 10);
         let good = &raw const good;
         let call = |drafter, rows, ids, at| specds_draft(drafter, rows, 1, 8, ids, 8, at);
         refused(call(null_mut(), good, ids, lengths), "`drafter` is NULL");
