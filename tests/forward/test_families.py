@@ -183,16 +183,29 @@ def test_drafts_keep_to_one_side_of_the_short_context(tmp_path, long, num_tokens
 
 
 @pytest.mark.parametrize(
-    ("fields", "missing", "reason"),
+    ("family", "fields", "missing", "reason"),
     [
-        ({"phi3.rope.scaling.type": "dynamic"}, (), 'scales rotations by "dynamic"'),
-        ({"phi3.rope.scaling.type": "yarn"}, (), "scales rotations in two ways"),
-        ({}, ("rope_factors_long.weight",), "has no tensor rope_factors_long.weight"),
+        ("phi3, long", {"rope.scaling.type": "dynamic"}, (), 'scales rotations by "dynamic"'),
+        ("phi3, long", {"rope.scaling.type": "yarn"}, (), "scales rotations in two ways"),
+        ("phi3, long", {}, ("rope_factors_long.weight",), "no tensor rope_factors_long.weight"),
+        ("gemma3n", {"altup.active_idx": 1}, (), "another stream of states"),
+        ("gemma3n", {"activation_sparsity_scale": 1.0}, (), "not one number for each layer"),
+        ("gemma3n", {}, ("blk.0.laurel_l.weight",), "has no tensor blk.0.laurel_l.weight"),
+        (
+            "gemma3n",
+            {"embedding_length_per_layer_input": 64},
+            (),
+            "has per_layer_token_embd.weight",
+        ),
+        ("gemma4", {"attention.shared_kv_layers": 6}, (), "share keys that no layer has"),
+        ("gemma4", {"rope.dimension_count_swa": 32}, (), "more dimensions than heads have"),
+        ("gemma4", {"attention.head_count_kv": [2, 2, 2, 2, 1, 2]}, (), "keys of another shape"),
     ],
 )
-def test_other_scalings_are_rejected(tmp_path, fields, missing, reason):
-    path = tmp_path / "model.gguf"
-    write_family(path, "phi3, long", tiny("phi3, long"), fields, missing)
+def test_files_that_are_not_computed_are_rejected(tmp_path, family, fields, missing, reason):
+    path, architecture = tmp_path / "model.gguf", FAMILIES[family].architecture
+    fields = {f"{architecture}.{name}": value for name, value in fields.items()}
+    write_family(path, family, tiny(family), fields, missing)
     with pytest.raises(ValueError, match=reason):
         ForwardModel(GgufFile(path))
 
