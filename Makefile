@@ -154,6 +154,12 @@ bench-hostile: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines
 bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models and llama.cpp on nine kinds of requests; ARGS="--models smollm2 --threads 1 --limit 3"
 	$(BENCH) -m real $(ARGS)
 
+bench-cpu: dev ## products a second of the kernels by type of weights; ARGS="--types Q4_K,Q6_K"
+	$(BENCH_WITH_HELPERS) benches/kernel_rates.py $(ARGS)
+
+bench-cpu-passes: dev ## passes of k tokens of a real shape; ARGS="--shape Qwen2.5-1.5B --mix Q4_K_M --context 8192"
+	$(BENCH_WITH_HELPERS) benches/forward_passes.py $(ARGS)
+
 bench-load: dev ## loading of a random GGUF file of a real shape; ARGS="--shape Llama-3.1-8B --mix Q4_K_M"
 	$(BENCH_WITH_HELPERS) benches/loading.py $(ARGS)
 

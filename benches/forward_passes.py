@@ -2,7 +2,10 @@
 
     python benches/forward_passes.py MODEL.gguf [--llama-python PYTHON] [--threads 1]
     python benches/forward_passes.py FOLDER
+    make bench-cpu-passes ARGS="--shape Qwen2.5-1.5B --mix Q4_K_M --context 8192"
 
+`--shape` writes a random file of one of `tests/data/model_shapes.json`. Contexts are random keys
+and values, which are `float16` with `int8` activations.
 For the folder of a model of transformers, the backends `model` and `native` take turns.
 llama.cpp is that of the package llama-cpp-python, in a process of the interpreter that
 `--llama-python` names. All ways take turns, so that other load meets all of them alike. Times of
@@ -16,12 +19,16 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 NUM_TOKENS = (1, 5, 9, 16, 32)
 CONTEXT, PROMPT = 128, 512
+CACHE_TYPES = {"float32": "float32", "int8": "float16"}
 
 
 def tokens_of(number: int, vocab_size: int, start: int = 0) -> list[int]:
@@ -29,7 +36,7 @@ def tokens_of(number: int, vocab_size: int, start: int = 0) -> list[int]:
     return [(place * 104729 + 31 * start + 500) % vocab_size for place in range(number)]
 
 
-def specds_passes(path: str, num_threads: int) -> dict[str, Callable[[int], None]]:
+def specds_passes(path: str, num_threads: int, context: int) -> dict[str, Callable[[int], None]]:
     """A pass for each of the instructions of this processor and each precision of activations."""
     from specds._core import ForwardCache, ForwardModel, GgufFile
 
@@ -44,13 +51,12 @@ def specds_passes(path: str, num_threads: int) -> dict[str, Callable[[int], None
             continue  # a minute for each prompt
         vocab_size = model.config["vocab_size"]
         for activations in ("float32", "int8"):
-            cache = ForwardCache(model)
+            cache = ForwardCache(model, 1, CACHE_TYPES[activations])
             options = {"activations": activations, "num_threads": num_threads}
-            model.forward(cache, [(0, tokens_of(CONTEXT, vocab_size), None, 0)], **options)
-            cache.commit(0, range(CONTEXT))
+            fill(model, cache, context)
 
             def run(number, model=model, cache=cache, options=options, vocab_size=vocab_size):
-                tokens = tokens_of(number, vocab_size, CONTEXT)
+                tokens = tokens_of(number, vocab_size, context)
                 num_logits = 1 if number == PROMPT else number
                 model.forward(cache, [(0, tokens, None, num_logits)], **options)
 
@@ -58,7 +64,17 @@ def specds_passes(path: str, num_threads: int) -> dict[str, Callable[[int], None
     return passes
 
 
-def transformers_passes(folder: str, num_threads: int) -> dict[str, Callable[[int], None]]:
+def fill(model, cache, context: int) -> None:
+    """Commit random keys and values of this many tokens."""
+    config = model.config
+    width = config["num_key_value_heads"] * config["head_dim"]
+    random = np.random.default_rng(1)
+    while (left := context - cache.length(0)) > 0:
+        shape = config["num_hidden_layers"], 2, min(left, 512), width
+        cache.append(0, random.standard_normal(shape, dtype=np.float32))
+
+
+def transformers_passes(folder: str, num_threads: int, _: int) -> dict[str, Callable[[int], None]]:
     """A pass for each precision and backend."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -147,7 +163,11 @@ def llama_by_process(arguments: argparse.Namespace) -> Callable[[int], float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?", help="a file or a folder; none with --shape")
+    parser.add_argument("--shape", help="write a random file of this shape")
+    parser.add_argument("--mix", default="Q4_K_M", help="the types of its weights")
+    parser.add_argument("--folder", type=Path, help="where it is written")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before each pass")
     parser.add_argument("--llama-python", help="an interpreter that has llama-cpp-python")
     parser.add_argument("--repacked", action="store_true", help="let llama.cpp repack weights")
     parser.add_argument("--repetitions", type=int, default=10)
@@ -157,8 +177,21 @@ def main() -> None:
     if arguments.serve:
         serve(arguments)
         return
+    if arguments.shape is None:
+        compare(arguments)
+        return
+    from loading import write_random
+
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        arguments.model = str(Path(folder, "model.gguf"))
+        write_random(Path(arguments.model), arguments.shape, arguments.mix)
+        compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Time all ways in turns, and print their tables."""
     made = transformers_passes if Path(arguments.model).is_dir() else specds_passes
-    passes = made(arguments.model, arguments.threads)
+    passes = made(arguments.model, arguments.threads, arguments.context)
     ways = {
         name: lambda number, run=run: timed(run, number, arguments.threads)
         for name, run in passes.items()
@@ -174,7 +207,8 @@ def main() -> None:
             for name, measure in ways.items():
                 times.setdefault((name, number), []).append(measure(number) * 1e3)
     unit = "CPU ms" if arguments.threads == 1 else "ms"
-    print(f"{unit} of a pass of k tokens after {CONTEXT}, min (median) of {arguments.repetitions}")
+    context, number = arguments.context, arguments.repetitions
+    print(f"{unit} of a pass of k tokens after {context}, min (median) of {number}")
     print(f"{'k':>24}", *(f"{number:>16}" for number in sizes))
     for name in ways:
         of = [times[name, number] for number in sizes]

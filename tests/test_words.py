@@ -37,8 +37,8 @@ def test_checker_reports_a_violation(name, text, hit, tmp_path, monkeypatch):
 
 # Each is one thing in two languages, an interface, or a part of its language.
 _MIRRORS = (
-    "Activations AdedConfig Drafter Effort Engine Error FusedConfig FusedDrafter Input Item "
-    "NGrammysConfig Outcome Random Readme RestConfig Result Session Strategy Target Trees"
+    "Activations AdedConfig CacheType Drafter Effort Engine Error FusedConfig FusedDrafter Input "
+    "Item NGrammysConfig Outcome Random Readme RestConfig Result Session Strategy Target Trees"
 )
 _TYPE = re.compile(
     r"^(?:pub\S* )?(?:class|struct|enum|trait|type) _?(\w+)|^_?([A-Z]\w+)(?:: TypeAlias)? = ", re.M

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{
-    self, Cache, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PackedCache,
+    self, Cache, CacheType, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PackedCache,
     PassOptions, Watch,
 };
 use specds_forward::{Activations, Error, Instructions};
@@ -87,16 +87,19 @@ impl GgufFile {
 
     /// Returns the instructions of a model, the bytes of its packed weights, and for each of these numbers of tokens
     /// the bytes of their keys and values. Reads the header alone. Raises as `ForwardModel` does, but for memory.
+    #[pyo3(signature = (num_tokens, cache_type = "float32"))]
     fn model_sizes(
         &self,
         py: Python<'_>,
         num_tokens: Vec<usize>,
+        cache_type: &str,
     ) -> Result<(&'static str, usize, Vec<usize>)> {
         let with = Instructions::named("auto")
             .ok_or_else(|| Error::invalid("instructions", "are missing"))?;
         let file = Arc::clone(&self.0);
         let sizes = py.detach(|| ModelSizes::read(file, with))?;
-        let caches = num_tokens.into_iter().map(|number| sizes.cache_bytes(number));
+        let kind = cache_type_named(cache_type)?;
+        let caches = num_tokens.into_iter().map(|number| sizes.cache_bytes(number, kind));
         Ok((with.name(), sizes.packed_bytes, caches.collect()))
     }
 
@@ -269,8 +272,9 @@ impl ForwardModel {
     }
 
     /// The bytes of the keys and values of a row of this many tokens.
-    fn cache_bytes(&self, num_tokens: usize) -> usize {
-        Cache::new(&self.0, 0).row_bytes(num_tokens)
+    #[pyo3(signature = (num_tokens, cache_type = "float32"))]
+    fn cache_bytes(&self, num_tokens: usize, cache_type: &str) -> Result<usize> {
+        Ok(Cache::new(&self.0, 0, cache_type_named(cache_type)?).row_bytes(num_tokens))
     }
 
     /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.
@@ -333,6 +337,17 @@ fn activations_named(name: &str) -> Result<Activations> {
         other => {
             let reason = format!("must be `float32` or `int8`, not {other:?}");
             Err(Error::invalid("activations", reason).into())
+        }
+    }
+}
+
+fn cache_type_named(name: &str) -> Result<CacheType> {
+    match name {
+        "float32" => Ok(CacheType::Float32),
+        "float16" => Ok(CacheType::Float16),
+        other => {
+            let reason = format!("must be `float32` or `float16`, not {other:?}");
+            Err(Error::invalid("cache_type", reason).into())
         }
     }
 }
@@ -504,14 +519,15 @@ const IN_USE: &str =
 
 #[pymethods]
 impl ForwardCache {
+    /// Makes empty rows, whose keys and values are `float32` or `float16`.
     #[new]
-    #[pyo3(signature = (model, num_rows = 1))]
-    fn new(model: &ForwardModel, num_rows: usize) -> Result<Self> {
+    #[pyo3(signature = (model, num_rows = 1, cache_type = "float32"))]
+    fn new(model: &ForwardModel, num_rows: usize, cache_type: &str) -> Result<Self> {
         if num_rows > MAX_ROWS {
             let reason = format!("must be at most {MAX_ROWS}");
             return Err(Error::invalid("num_rows", reason).into());
         }
-        let cache = Mutex::new(Cache::new(&model.0, num_rows));
+        let cache = Mutex::new(Cache::new(&model.0, num_rows, cache_type_named(cache_type)?));
         Ok(Self { cache, process: Mutex::new(0) })
     }
 

@@ -91,17 +91,20 @@ def test_more_heads_than_dimensions_are_refused(tmp_path):
 def test_logits_are_equal_to_the_bit_in_any_company(tmp_path, family, activations, instructions):
     model = model_of(tmp_path, family, ("Q4_1", "Q8_0", "Q5_0"), instructions)
     options = {"activations": activations}
-    alone, cache = [], ForwardCache(model)
+    cache_type = {"float32": "float32", "int8": "float16"}[activations]
+    alone, cache = [], ForwardCache(model, 1, cache_type)
     for token in TOKENS[:80]:
         alone.append(model.forward(cache, [(0, [token], None, 1)], **options)[0])
         cache.commit(0, [0])
     alone = np.array(alone)
     for num_threads in (1, 2, 3):
-        together = chain(model, TOKENS[:80], num_threads=num_threads, **options)
+        inputs = [(0, TOKENS[:80], None, 80)]
+        cache = ForwardCache(model, 1, cache_type)
+        together = model.forward(cache, inputs, num_threads=num_threads, **options)
         np.testing.assert_array_equal(together, alone)
 
     # A tree whose longest path is the text, in a row of a batch.
-    cache = ForwardCache(model, 2)
+    cache = ForwardCache(model, 2, cache_type)
     model.forward(cache, [(1, TOKENS[:60], None, 0), (0, TOKENS[:7], None, 0)], **options)
     cache.commit(1, range(60))
     cache.commit(0, range(7))
@@ -122,6 +125,44 @@ def test_logits_are_equal_to_the_bit_in_any_company(tmp_path, family, activation
     cache.truncate(1, 65)
     logits = model.forward(cache, [(1, TOKENS[65:80], None, 15)], **options)
     np.testing.assert_array_equal(logits, alone[65:])
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+def test_cache_of_float16_holds_the_nearest_halves(tmp_path, instructions):
+    model = model_of(tmp_path, instructions=instructions)
+    width = model.config["num_key_value_heads"] * model.config["head_dim"]
+    states = np.random.default_rng(3).standard_normal((3, 2, 100, width)).astype("f4")
+    # Ties, numbers of few bits, zeros, and numbers beyond halves.
+    states[0, 0, :40] *= np.exp2(np.arange(-30, 10, dtype="f4"))[:, None]
+    states[0, 1, :2] = [[1 + 2**-11], [1 + 3 * 2**-11]]
+    states[0, 1, 2:4] = [[-0.0], [2**-25]]
+    states[0, 1, 4:6] = [[1e6], [-65_519.99]]
+    halves = ForwardCache(model, 1, "float16")
+    halves.append(0, states)
+    held = halves.states(0)
+    expected = states.clip(-65_504, 65_504).astype("f2").astype("f4").ravel()
+    np.testing.assert_array_equal(held.view("u4"), expected.view("u4"))
+
+    rounded, exact = ForwardCache(model), ForwardCache(model)
+    states = states[:, :, 40:].copy()
+    exact.append(0, states)
+    rounded.append(0, states.astype("f2").astype("f4"))
+    halves.truncate(0, 0)
+    halves.append(0, states)
+    logits, of_rounded, of_exact = (
+        model.forward(cache, [(0, TOKENS[:9], None, 9)]) for cache in (halves, rounded, exact)
+    )
+    spread = of_exact.std()
+    np.testing.assert_allclose(logits, of_rounded, atol=2e-3 * spread)
+    assert 0 < np.abs(logits - of_exact).max() < 1e-2 * spread
+
+
+def test_cache_of_float16_takes_half_the_memory(tmp_path):
+    model = model_of(tmp_path)
+    sizes = [model.cache_bytes(1000, kind) for kind in ("float32", "float16")]
+    assert sizes == [model.cache_bytes(1000), model.cache_bytes(1000) // 2]
+    with pytest.raises(ValueError, match='must be `float32` or `float16`, not "q8_0"'):
+        ForwardCache(model, 1, "q8_0")
 
 
 def test_logits_of_a_long_prompt_are_those_of_its_parts(tmp_path):

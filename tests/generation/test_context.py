@@ -69,6 +69,11 @@ def test_longer_context_is_allowed_and_kept_by_copies(path):
         output = generate(model, prompt(model, 140), None, max_new_tokens=20, **GREEDY)
         assert (output.sequences.shape, output.finish_reasons) == ((1, 160), ["length"])
     assert pickle.loads(pickle.dumps(model)).context_length == 200
+    assert model.cache_type == "float32"
+    model, _ = load_gguf(path, "int8", framework="transformers")
+    assert pickle.loads(pickle.dumps(model)).cache_type == model.cache_type == "float16"
+    with pytest.raises(ValueError, match="cache_type must be 'float32' or 'float16', got 'int8'"):
+        load_gguf(path, cache_type="int8")
     with pytest.raises(ValueError, match="context_length must be at least 2, got 1"):
         load_gguf(path, context_length=1)
 

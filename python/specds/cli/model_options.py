@@ -69,6 +69,8 @@ class Running:
         activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
         context (TOKENS): Most tokens of a text, prompt included, of a GGUF file on a CPU.
             [default: the file's own]
+        cache_type: Precision of keys and values of a GGUF file on a CPU; `float16` takes half the
+            memory. [default: `float16` with `--activations int8`, else `float32`]
         threads: Threads of a forward pass on a CPU. [default: `OMP_NUM_THREADS`, or one for each
             core]
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
@@ -95,6 +97,7 @@ class Running:
     verification: Literal["auto", "native", "packed", "model"] = "auto"
     activations: Literal["float32", "int8"] = "float32"
     context: int | None = None
+    cache_type: Literal["float32", "float16"] | None = None
     threads: int | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -267,6 +270,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
             activations=running.activations,
             framework=framework,
             context_length=running.context,
+            cache_type=running.cache_type,
             progress=progress,
         )
     if is_without_torch(model):

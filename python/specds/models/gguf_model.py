@@ -17,6 +17,8 @@ from specds.models.packing import default_threads, packed
 from specds.models.pass_times import PassTimes, pass_times_of
 
 Activations = Literal["float32", "int8"]
+CacheType = Literal["float32", "float16"]
+"""The precision of keys and values."""
 Input = tuple[int, Any, Any, int]
 """A row, its tokens, their parents or None, and the number of the last ones with logits."""
 
@@ -27,6 +29,7 @@ def load_gguf(
     *,
     framework: Literal["auto", "transformers", "numpy"] = "auto",
     context_length: int | None = None,
+    cache_type: CacheType | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[Any, Any]:
     """Load a GGUF file and its tokenizer for `specds.generate`, `Chat` and `accelerate`.
@@ -43,6 +46,8 @@ def load_gguf(
             no torch. `auto` is `transformers` if that and torch are installed.
         context_length: Most tokens of a text, prompt included; None for the file's own number. A
             longer prompt is an error, and a text ends there.
+        cache_type: The precision of keys and values, `float32` or `float16`, which takes half the
+            memory; None for `float16` with activations in `int8`, and `float32` otherwise.
         progress: Is called several times a second with the bytes of weights that are packed, and
             those of all. The next load of a file of 64 MB or more maps what this one has packed.
 
@@ -62,9 +67,10 @@ def load_gguf(
     if framework == "numpy":
         tokenization = imported("specds.models.tokenization")
         tokenizer = tokenization.FastTokenizer.of_gguf(file, path)
-        return GgufModel.of(file, weights, path, activations, context_length), tokenizer
+        model = GgufModel.of(file, weights, path, activations, context_length, cache_type)
+        return model, tokenizer
     native, of_file = map(imported, ("specds.models.native", "specds.models.gguf_tokenizer"))
-    model = native.native_model(file, weights, path, activations, context_length)
+    model = native.native_model(file, weights, path, activations, context_length, cache_type)
     return model, of_file.pretrained_tokenizer(file, path)
 
 
@@ -84,10 +90,10 @@ class GgufCache:
         self.states = states
         self.padding = [0] * num_rows
 
-    def start(self, weights: ForwardModel, num_rows: int) -> ForwardCache:
+    def start(self, model: GgufModel, num_rows: int) -> ForwardCache:
         """Return the states, empty ones for the first pass."""
         if self.states is None:
-            self.states, self.padding = ForwardCache(weights, num_rows), [0] * num_rows
+            self.states, self.padding = model.new_states(num_rows), [0] * num_rows
         elif len(self.padding) != num_rows:
             raise ValueError(f"the cache has {len(self.padding)} rows, not {num_rows}")
         return self.states
@@ -125,9 +131,11 @@ class GgufModel:
         settings: Defaults of requests, as the generation configuration of transformers names them.
         name_or_path: The file.
         context_length: As in `load_gguf`.
+        cache_type: As in `load_gguf`.
 
     Attributes:
         cache_class: The class of its caches.
+        cache_type: The precision of their keys and values.
         context_length: Most tokens of a text, prompt included.
         threads: Threads of a pass; None for those of `OMP_NUM_THREADS`, or one for each core.
         random: The random numbers of its samples.
@@ -142,13 +150,17 @@ class GgufModel:
         settings: dict[str, Any] | None = None,
         name_or_path: str = "",
         context_length: int | None = None,
+        cache_type: CacheType | None = None,
     ) -> None:
         if context_length is not None and context_length < 2:
             raise ValueError(f"context_length must be at least 2, got {context_length}")
         if activations not in ("float32", "int8"):
             raise ValueError(f"activations must be 'float32' or 'int8', got {activations!r}")
         self.weights = weights
+        if cache_type not in (None, "float32", "float16"):
+            raise ValueError(f"cache_type must be 'float32' or 'float16', got {cache_type!r}")
         self.activations: Activations = activations
+        self.cache_type: CacheType = cache_type or _CACHE_TYPES[activations]
         self.settings, self.name_or_path = settings or {}, name_or_path
         self.context_length = context_length or weights.config["max_position_embeddings"]
         self.threads: int | None = None
@@ -163,10 +175,11 @@ class GgufModel:
         path: str | PathLike[str],
         activations: Activations,
         context_length: int | None = None,
+        cache_type: CacheType | None = None,
     ) -> GgufModel:
         """Return the model of a file whose weights are packed."""
         settings = generation_settings(file, tokens_of(file, path))
-        model = cls(weights, activations, settings, str(path), context_length)
+        model = cls(weights, activations, settings, str(path), context_length, cache_type)
         model.pass_times()
         return model
 
@@ -181,6 +194,10 @@ class GgufModel:
     @property
     def num_threads(self) -> int:
         return default_threads() if self.threads is None else self.threads
+
+    def new_states(self, num_rows: int) -> ForwardCache:
+        """Return a cache of empty rows."""
+        return ForwardCache(self.weights, num_rows, self.cache_type)
 
     def compute(
         self,
@@ -220,6 +237,9 @@ def seeded(number: int) -> np.random.MT19937:
     random = np.random.MT19937()
     random.state = state
     return random
+
+
+_CACHE_TYPES: dict[Activations, CacheType] = {"float32": "float32", "int8": "float16"}
 
 
 def is_without_torch(model: object) -> bool:

@@ -85,6 +85,7 @@ def load_model(
     activations: str = "float32",
     framework: Framework = "transformers",
     context_length: int | None = None,
+    cache_type: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[Any, Any]:
     """Load a causal language model, ready to generate, and its tokenizer.
@@ -101,6 +102,7 @@ def load_model(
         framework: `numpy` returns a `GgufModel` if the core can compute the model on a CPU: a GGUF
             file or one of the demo's models.
         context_length: Most tokens of a text of a GGUF file on a CPU; see `load_gguf`.
+        cache_type: Precision of the keys and values of a GGUF file on a CPU; see `load_gguf`.
         progress: Is called several times a second with the bytes of a GGUF file's weights that are
             packed, and those of all.
 
@@ -114,19 +116,19 @@ def load_model(
         require_packages(ref, "torch", "transformers")
     reason = ""
     if ref.kind == "gguf":
-        wanted = device, whole_dtype(dtype), activations, context_length
+        wanted = device, whole_dtype(dtype), activations, context_length, cache_type
         native = _load_native(ref, *wanted, tokenizer, framework, progress)
         if isinstance(native, tuple):
             return native
         reason = native
     elif framework == "numpy" and ref.name in OF_DEMO:
         try:
-            return _load_demo(Path(ref.path), activations, context_length)
+            return _load_demo(Path(ref.path), activations, context_length, cache_type)
         except UnsupportedFileError as error:
             reason = f"native cannot compute it: {error}"
-    given = {"activations": activations, "context_length": context_length}
-    for name, value in given.items():
-        if value not in ("float32", None):
+    given = {"context_length": context_length, "cache_type": cache_type}
+    for name, value in {"activations": activations, **given}.items():
+        if value is not None and (name, value) != ("activations", "float32"):
             why = f": {reason}" if reason else ""
             raise LoadingError(f"{name}={value!r} is for GGUF files on a CPU{why}")
     if ref.kind == "gguf":
@@ -161,6 +163,7 @@ def _load_native(
     dtype: str,
     activations: Any,
     context_length: int | None,
+    cache_type: Any,
     tokenizer: PreTrainedTokenizerBase | None,
     framework: Framework,
     progress: Callable[[int, int], object] | None = None,
@@ -183,14 +186,16 @@ def _load_native(
             tokenizer = pretrained_tokenizer(file, ref.path)
     except (UnsupportedFileError, UnknownTokenizerError) as error:
         return f"native cannot compute it: {error}"
-    made = file, weights, ref.path, activations, context_length
+    made = file, weights, ref.path, activations, context_length, cache_type
     if framework == "numpy":
         return GgufModel.of(*made), fast
     native = imported("specds.models.native")
     return native.native_model(*made), tokenizer
 
 
-def _load_demo(folder: Path, activations: Any, context_length: int | None) -> tuple[Any, Any]:
+def _load_demo(
+    folder: Path, activations: Any, context_length: int | None, cache_type: Any
+) -> tuple[Any, Any]:
     """Load a built-in model by the core, which computes its weights as they are."""
     with TemporaryDirectory() as temporary:
         path = Path(temporary, "model.gguf")
@@ -198,7 +203,7 @@ def _load_demo(folder: Path, activations: Any, context_length: int | None) -> tu
         weights = ForwardModel(GgufFile(path))
     settings = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
     eos = {"eos_token_id": settings["eos_token_id"]}
-    model = GgufModel(weights, activations, eos, str(folder), context_length)
+    model = GgufModel(weights, activations, eos, str(folder), context_length, cache_type)
     # Its passes are so short that a second thread would only wait.
     model.threads = 1
     return model, FastTokenizer.read(folder)

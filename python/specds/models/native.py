@@ -23,7 +23,7 @@ from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds.models.context import require_room
 from specds.models.gguf import generation_settings, tokens_of
 from specds.models.gguf_config import model_settings
-from specds.models.gguf_model import Activations, GgufCache, GgufModel
+from specds.models.gguf_model import Activations, CacheType, GgufCache, GgufModel
 from specds.models.packing import packed
 
 CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
@@ -36,6 +36,7 @@ def native_model(
     path: str | PathLike[str],
     activations: Activations,
     context_length: int | None = None,
+    cache_type: CacheType | None = None,
 ) -> NativeModel:
     settings = model_settings(file, weights.config)
     kind = settings.pop("model_type")
@@ -44,16 +45,18 @@ def native_model(
     generation = generation_settings(file, tokens_of(file, path))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(config, name, generation[name])
-    model = NativeModel(config, weights, activations, context_length)
+    model = NativeModel(config, weights, activations, context_length, cache_type)
     model.generation_config = GenerationConfig(**generation)  # type: ignore[no-untyped-call]
     model.train(False)
     model.pass_times()
     return model
 
 
-def _reload(path: str, activations: Activations, context_length: int) -> NativeModel:
+def _reload(
+    path: str, activations: Activations, context_length: int, cache_type: CacheType
+) -> NativeModel:
     file = GgufFile(path)
-    return native_model(file, packed(file, path), path, activations, context_length)
+    return native_model(file, packed(file, path), path, activations, context_length, cache_type)
 
 
 class NativeCache(GgufCache, Cache):
@@ -88,6 +91,7 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         weights: The packed weights.
         activations: As in `load_gguf`.
         context_length: As in `load_gguf`.
+        cache_type: As in `load_gguf`.
     """
 
     main_input_name = "input_ids"
@@ -102,9 +106,10 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         weights: ForwardModel,
         activations: Activations,
         context_length: int | None = None,
+        cache_type: CacheType | None = None,
     ) -> None:
         PreTrainedModel.__init__(self, config)
-        GgufModel.__init__(self, weights, activations, context_length=context_length)
+        GgufModel.__init__(self, weights, activations, None, "", context_length, cache_type)
 
     @property
     def device(self) -> torch.device:
@@ -121,7 +126,8 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         return self.weights.num_bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reload, (self.config.name_or_path, self.activations, self.context_length)
+        given = self.activations, self.context_length, self.cache_type
+        return _reload, (self.config.name_or_path, *given)
 
     @property
     def num_threads(self) -> int:
@@ -152,7 +158,7 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         num_rows, width = input_ids.shape
         given = past_key_values if cache is None else cache
         cache = NativeCache() if given is None else given
-        states = cache.start(self.weights, num_rows)
+        states = cache.start(self, num_rows)
         kept = min(logits_to_keep or width, width)
         shown = np.ones((num_rows, width), dtype=bool)
         if attention_mask is not None:

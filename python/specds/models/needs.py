@@ -127,13 +127,14 @@ def require_memory(file: GgufFile) -> None:
             raise NotEnoughMemoryError("the model", *numbers)
 
 
-def require_cache_memory(weights: Any, num_tokens: int, num_known: int) -> None:
+def require_cache_memory(model: Any, num_tokens: int, num_known: int) -> None:
     """Check that the keys and values of a prompt fit into memory.
 
     Raises:
         NotEnoughMemoryError: They do not; it has the numbers.
     """
-    cache = weights.cache_bytes(num_tokens) - weights.cache_bytes(num_known)
+    weights, kind = model.weights, model.cache_type
+    cache = weights.cache_bytes(num_tokens, kind) - weights.cache_bytes(num_known, kind)
     # To read how much is available takes longer than to allocate a little.
     if cache >= 1 << 27 and (available := available_bytes()) is not None and cache > available:
         raise NotEnoughMemoryError("the prompt", weights.num_bytes, cache, num_tokens, available)

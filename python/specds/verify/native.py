@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds._core import ForwardCache, TokenTree
+from specds._core import TokenTree
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.models.needs import require_cache_memory
 from specds.verify.runner import UnsupportedModelError, Verification, Verifier
@@ -30,9 +30,10 @@ class NativeRunner(Verifier):
             type(self),
             self._native.weights.instructions,
             self._native.activations,
+            self._native.cache_type,
             model.num_threads,
         )
-        self.states = ForwardCache(self._native.weights, num_rows)
+        self.states = model.new_states(num_rows)
         # A pass that crosses this length computes the committed tokens again.
         self._short_context = self._native.weights.short_context
         # The rows of the states that the rows of the request have.
@@ -50,7 +51,7 @@ class NativeRunner(Verifier):
         """
         self._past = past, past.get_seq_length()
         self._mark_at = past.mark_at
-        self.states = past.start(self._native.weights, 1)
+        self.states = past.start(self._native, 1)
 
     def extend(self) -> GgufCache:
         """Return the cache of `load` with the states of the request."""
@@ -72,7 +73,7 @@ class NativeRunner(Verifier):
             self.report_prefill(num_read + int(share * size), num_tokens)
 
         lengths = [len(text) for text in texts]
-        require_cache_memory(self._native.weights, sum(lengths), sum(self.lengths))
+        require_cache_memory(self._native, sum(lengths), sum(self.lengths))
         self.report_prefill(0, num_tokens)
         while waiting := [row for row in first_rows.values() if row not in logits]:
             inputs, ended = [], []

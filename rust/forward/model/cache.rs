@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use bytemuck::{cast_slice, cast_slice_mut};
 use memmap2::MmapMut;
 
 use super::config::Mixer;
@@ -14,11 +13,44 @@ use super::recurrent::{MOST_RECORDED, RecurrentLayer, RecurrentShape, RecurrentS
 use crate::error::{Error, Result};
 use crate::gguf::bytes::zeros;
 use crate::simd::instructions::Instructions;
+use crate::simd::vector::{f16, to_f16};
 
 /// The slots of a page.
 pub(crate) const PAGE: usize = 64;
 /// The pages that are mapped at once: in few maps, passes over a thousand tokens take a tenth less time.
 const MAPPED: usize = 8;
+
+/// The precision of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CacheType {
+    #[default]
+    Float32,
+    /// Half the memory; numbers beyond 65,504 become 65,504.
+    Float16,
+}
+
+impl CacheType {
+    fn size(self) -> usize {
+        match self {
+            Self::Float32 => 4,
+            Self::Float16 => 2,
+        }
+    }
+
+    fn read(self, bytes: &[u8], place: usize) -> f32 {
+        match self {
+            Self::Float32 => f32::from_le_bytes(bytes.as_chunks().0[place]),
+            Self::Float16 => f16(bytes.as_chunks().0[place]),
+        }
+    }
+
+    fn write(self, bytes: &mut [u8], place: usize, number: f32) {
+        match self {
+            Self::Float32 => bytes.as_chunks_mut().0[place] = number.to_le_bytes(),
+            Self::Float16 => bytes.as_chunks_mut().0[place] = to_f16(number),
+        }
+    }
+}
 
 /// Keys and values of sequences, which are called rows.
 #[derive(Debug)]
@@ -38,10 +70,12 @@ pub(crate) struct CacheShape {
     with: Instructions,
     /// The numbers of a page of all layers.
     page_size: usize,
+    pub(crate) kind: CacheType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LayerShape {
+    pub(crate) kind: CacheType,
     num_heads: usize,
     key_size: usize,
     pub(crate) value_size: usize,
@@ -75,13 +109,13 @@ pub(crate) struct CacheRow {
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
     /// `(num_heads, PAGE / lanes, key_size, lanes)`.
-    pub(crate) keys: &'a [f32],
+    pub(crate) keys: &'a [u8],
     /// `(num_heads, PAGE, value_size)`.
-    pub(crate) values: &'a [f32],
+    pub(crate) values: &'a [u8],
 }
 
 impl CacheShape {
-    pub(crate) fn of(model: &Model) -> Self {
+    pub(crate) fn of(model: &Model, kind: CacheType) -> Self {
         let mut page_size = 0;
         let layers = model.config.layers.iter().map(|layer| {
             let (num_heads, key_size, value_size) = match &layer.mixer {
@@ -89,6 +123,7 @@ impl CacheShape {
                 _ => (0, 1, 1),
             };
             let shape = LayerShape {
+                kind,
                 num_heads,
                 key_size,
                 value_size,
@@ -107,6 +142,7 @@ impl CacheShape {
             short_context: config.short_context,
             with: model.with,
             page_size,
+            kind,
         }
     }
 
@@ -116,14 +152,14 @@ impl CacheShape {
     }
 
     fn page_bytes(&self) -> usize {
-        self.page_size * size_of::<f32>()
+        self.page_size * self.kind.size()
     }
 
-    /// The map of a page of a layer, and its place there.
+    /// The map of a page of a layer, and its bytes there.
     fn place(&self, page: usize, layer: usize) -> (usize, Range<usize>) {
-        let layer = self.layers[layer];
+        let (layer, size) = (self.layers[layer], self.kind.size());
         let place = page % MAPPED * self.page_size + layer.start;
-        (page / MAPPED, place..place + layer.page_size())
+        (page / MAPPED, place * size..(place + layer.page_size()) * size)
     }
 }
 
@@ -137,9 +173,9 @@ impl LayerShape {
         self.num_heads * (self.key_size + self.value_size)
     }
 
-    /// The place of the values in a page, after all keys.
+    /// The place of the bytes of the values in a page, after all keys.
     fn middle(self) -> usize {
-        PAGE * self.num_heads * self.key_size
+        PAGE * self.num_heads * self.key_size * self.kind.size()
     }
 
     /// The places of the keys of a head in a page.
@@ -174,8 +210,7 @@ impl CacheRow {
 
     fn page(&self, shape: &CacheShape, page: usize, layer: usize) -> Page<'_> {
         let (map, place) = shape.place(page, layer);
-        let numbers = &cast_slice(&self.maps[map])[place];
-        let (keys, values) = numbers.split_at(shape.layers[layer].middle());
+        let (keys, values) = self.maps[map][place].split_at(shape.layers[layer].middle());
         Page { keys, values }
     }
 
@@ -200,15 +235,16 @@ impl CacheRow {
     ) {
         let (map, place) = shape.place(slot / PAGE, layer);
         let shape = shape.layers[layer];
-        let numbers: &mut [f32] = &mut cast_slice_mut(&mut self.maps[map])[place];
-        let (of_keys, of_values) = numbers.split_at_mut(shape.middle());
+        let (of_keys, of_values) = self.maps[map][place].split_at_mut(shape.middle());
         for (head, keys) in keys.chunks_exact(shape.key_size).enumerate() {
             for (dimension, &number) in keys.iter().enumerate() {
-                of_keys[shape.key(head, slot, dimension)] = number;
+                shape.kind.write(of_keys, shape.key(head, slot, dimension), number);
             }
         }
         for (head, values) in values.chunks_exact(shape.value_size).enumerate() {
-            of_values[shape.values(head, slot)].copy_from_slice(values);
+            for (place, &number) in shape.values(head, slot).zip(values) {
+                shape.kind.write(of_values, place, number);
+            }
         }
     }
 
@@ -219,9 +255,10 @@ impl CacheRow {
         for slot in slots {
             let page = self.page(shape, slot / PAGE, layer);
             for head in 0..of_layer.num_heads {
-                let key = |dimension| page.keys[of_layer.key(head, slot, dimension)];
-                read[0].extend((0..of_layer.key_size).map(key));
-                read[1].extend(&page.values[of_layer.values(head, slot)]);
+                let keys = (0..of_layer.key_size).map(|of| of_layer.key(head, slot, of));
+                read[0].extend(keys.map(|place| shape.kind.read(page.keys, place)));
+                let values = of_layer.values(head, slot);
+                read[1].extend(values.map(|place| shape.kind.read(page.values, place)));
             }
         }
         read
@@ -230,10 +267,10 @@ impl CacheRow {
 
 impl Cache {
     /// Returns a cache of empty rows; memory is taken as they grow.
-    pub fn new(model: &Model, num_rows: usize) -> Self {
+    pub fn new(model: &Model, num_rows: usize, kind: CacheType) -> Self {
         Self {
             rows: (0..num_rows).map(|_| CacheRow::default()).collect(),
-            shape: CacheShape::of(model),
+            shape: CacheShape::of(model, kind),
         }
     }
 
@@ -249,7 +286,7 @@ impl Cache {
     }
 
     pub(crate) fn is_for(&self, model: &Model) -> bool {
-        self.shape == CacheShape::of(model)
+        self.shape == CacheShape::of(model, self.shape.kind)
     }
 
     /// Takes memory for the slots of a pass.

@@ -31,7 +31,7 @@ mod store;
 mod streams;
 mod watch;
 
-pub use cache::Cache;
+pub use cache::{Cache, CacheType};
 pub use config::{
     AttentionConfig, Config, ConvolutionConfig, DeltaConfig, DenseConfig, ExpertsConfig,
     FeedForward, LayerConfig, Mixer, Routing,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::{Cache, Input, LoadOptions, Model, PassOptions};
+use super::{Cache, CacheType, Input, LoadOptions, Model, PassOptions};
 use crate::gguf::blocks::BlockType;
 use crate::gguf::bytes::Bytes;
 use crate::gguf::file::{Gguf, Tensor};
@@ -54,7 +54,7 @@ fn row_is_as_before_a_pass_that_panics() {
     let mut model = model();
     for num_threads in [1, 3] {
         let options = PassOptions { num_threads, ..PassOptions::default() };
-        let mut cache = Cache::new(&model, 2);
+        let mut cache = Cache::new(&model, 2, CacheType::default());
         let mut pass = |model: &Model, tokens: &[u32]| {
             let inputs = [0, 1].map(|row| Input { row, tokens, parents: None, num_logits: 1 });
             let logits =
@@ -70,7 +70,7 @@ fn row_is_as_before_a_pass_that_panics() {
         assert_eq!(pass(&model, &[7, 8]), (None, [false; 2]));
         model.head.parts[0] = whole_part;
         let after = pass(&model, &[9, 3]);
-        let mut other = Cache::new(&model, 1);
+        let mut other = Cache::new(&model, 1, CacheType::default());
         let whole = Input { row: 0, tokens: &[5, 6, 9, 3], parents: None, num_logits: 1 };
         let expected = model.forward(&mut other, &[whole], options).unwrap();
         assert_eq!(after, (Some([expected.clone(), expected].concat()), [true; 2]));

@@ -129,7 +129,7 @@ impl Model {
             let row = &mut cache.rows[place];
             let committed = &row.tokens[..row.length];
             let input = Input { row: 0, tokens: committed, parents: None, num_logits: 0 };
-            let mut other = Cache::new(self, 1);
+            let mut other = Cache::new(self, 1, cache.shape.kind);
             other.rows[0].is_long = is_long;
             let tokens = self.tokens(&other, &[input])?;
             self.pass(&mut other, &[input], &tokens, options)?;

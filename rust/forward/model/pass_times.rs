@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::cache::Cache;
+use super::cache::{Cache, CacheType};
 use super::load::Model;
 use super::pass::{Input, PassOptions};
 use crate::error::Result;
@@ -26,7 +26,7 @@ impl Model {
         let timed = (TIMED_BYTES / layer_bytes.max(1)).clamp(1, num_layers.max(1));
         let most = sizes.iter().copied().max().unwrap_or(0);
         let tokens = vec![0; most];
-        let mut cache = Cache::new(self, 1);
+        let mut cache = Cache::new(self, 1, CacheType::default());
         let mut pass = |num_tokens: usize, num_layers| -> Result<f64> {
             let tokens = &tokens[..num_tokens];
             let input = Input { row: 0, tokens, parents: None, num_logits: num_tokens };

@@ -1,6 +1,6 @@
 //! Attention layers: their weights, and their pass around the kernel of `attention`.
 
-use super::attention::{Attend, Keys, Query};
+use super::attention::{Attend, Keys, Query, SoFar};
 use super::cache::Cache;
 use super::config::{AttentionConfig, HeadNorms, Temperature};
 use super::elementwise::{Gate, add, scale};
@@ -190,7 +190,7 @@ impl SelfAttention {
             let states = &qkv[token * width + head * head_size..][..head_size];
             let sink = self.sinks.as_ref().map_or(f32::MIN, |sinks| sinks[head]);
             let head = head / (num_heads / num_kv_heads);
-            Query { row, head, visible, states, sink, attended }
+            Query { row, head, visible, states, sink, attended, so_far: SoFar::new(sink) }
         };
         let attended = attended.chunks_exact_mut(value_size).enumerate();
         let mut queries: Vec<_> = attended.map(of_query).collect();

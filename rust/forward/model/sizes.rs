@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::cache::Cache;
-use super::config::Config;
+use super::cache::{Cache, CacheType};
 use super::load::Model;
 use crate::error::Result;
 use crate::gguf::file::Gguf;
@@ -12,10 +11,9 @@ use crate::simd::instructions::Instructions;
 /// Sizes of a model whose weights need not be loaded.
 #[derive(Debug)]
 pub struct ModelSizes {
-    pub config: Config,
     /// The bytes of the packed weights; floats and single rows of embeddings stay in the file.
     pub packed_bytes: usize,
-    cache: Cache,
+    model: Model,
 }
 
 impl ModelSizes {
@@ -25,12 +23,11 @@ impl ModelSizes {
     /// As of [`Model::load`], but for memory.
     pub fn read(file: Arc<Gguf>, with: Instructions) -> Result<Self> {
         let (model, plan) = Model::planned(file, with)?;
-        let cache = Cache::new(&model, 0);
-        Ok(Self { config: model.config, packed_bytes: plan.num_bytes, cache })
+        Ok(Self { packed_bytes: plan.num_bytes, model })
     }
 
     /// The bytes of the states of a sequence of this many tokens.
-    pub fn cache_bytes(&self, num_tokens: usize) -> usize {
-        self.cache.row_bytes(num_tokens)
+    pub fn cache_bytes(&self, num_tokens: usize, kind: CacheType) -> usize {
+        Cache::new(&self.model, 0, kind).row_bytes(num_tokens)
     }
 }

@@ -59,6 +59,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
 
     /// Replaces each byte, a number below 16, by its value.
     fn lookup(self, values: &[u8; 16], numbers: Self::Words) -> Self::Words;
+    /// Keeps the lanes of `value` in which `of` is at least `least`; others become zero.
+    fn where_at_least(self, value: Self::Floats, of: Self::Floats, least: f32) -> Self::Floats;
+
     /// Adds the products of four numbers of `bits` bits and four signed bytes, eight times at most before
     /// [`finish`](Self::finish).
     fn dot(self, sum: Self::Words, numbers: Self::Words, bytes: u32, bits: u32) -> Self::Words;
@@ -105,4 +108,21 @@ pub(crate) fn f16(bytes: [u8; 2]) -> f32 {
         _ => f32::from_bits((rest << 13) + (112 << 23)),
     };
     f32::from_bits(value.to_bits() | sign)
+}
+
+/// Rounds to a number of 16 bits, ties to even; those beyond the greatest one become it.
+pub(crate) fn to_f16(number: f32) -> [u8; 2] {
+    let bits = number.to_bits();
+    let (sign, size) = (bits >> 16 & 0x8000, f32::from_bits(bits & 0x7fff_ffff));
+    let half = if size.is_nan() {
+        0x7e00
+    } else if size < 6.103_515_6e-5 {
+        // Multiples of 2^-24, as are the last bits of numbers from 1/2 on.
+        (size + 0.5).to_bits() - 0.5_f32.to_bits()
+    } else {
+        let bits = size.min(65_504.0).to_bits();
+        ((bits + 0xfff + (bits >> 13 & 1)) >> 13) - (112 << 10)
+    };
+    let [low, high, ..] = (sign | half).to_le_bytes();
+    [low, high]
 }

@@ -135,6 +135,9 @@ impl Simd for Avx2 {
             let values = _mm_loadu_si128(std::ptr::from_ref(values).cast());
             _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), numbers)
         }
+        fn where_at_least(value: __m256, of: __m256, least: f32) -> __m256 {
+            _mm256_and_ps(value, _mm256_cmp_ps::<_CMP_GE_OQ>(of, _mm256_set1_ps(least)))
+        }
         fn dot(sum: __m256i, numbers: __m256i, bytes: u32, bits: u32) -> __m256i {
             let bytes = _mm256_set1_epi32(signed(bytes));
             if bits <= 4 {
@@ -224,6 +227,9 @@ impl Simd for Avx512 {
         fn lookup(values: &[u8; 16], numbers: __m512i) -> __m512i {
             let values = _mm_loadu_si128(std::ptr::from_ref(values).cast());
             _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), numbers)
+        }
+        fn where_at_least(value: __m512, of: __m512, least: f32) -> __m512 {
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(of, _mm512_set1_ps(least)), value)
         }
         fn dot(sum: __m512i, numbers: __m512i, bytes: u32, _bits: u32) -> __m512i {
             _mm512_dpbusd_epi32(sum, numbers, _mm512_set1_epi32(signed(bytes)))
