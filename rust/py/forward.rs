@@ -86,7 +86,8 @@ impl GgufFile {
     }
 
     /// Returns the instructions of a model, the bytes of its packed weights, and for each of these numbers of tokens
-    /// the bytes of their keys and values. Reads the header alone. Raises as `ForwardModel` does, but for memory.
+    /// the bytes of their keys, values and recurrent states. Reads the header alone. Raises as `ForwardModel` does,
+    /// but for memory.
     #[pyo3(signature = (num_tokens, cache_type = "float32"))]
     fn model_sizes(
         &self,
@@ -271,7 +272,7 @@ impl ForwardModel {
         Ok(py.detach(|| self.0.pass_times(&sizes, options))?)
     }
 
-    /// The bytes of the keys and values of a row of this many tokens.
+    /// The bytes of the keys, values and recurrent states of a row of this many tokens; the latter alone for 0.
     #[pyo3(signature = (num_tokens, cache_type = "float32"))]
     fn cache_bytes(&self, num_tokens: usize, cache_type: &str) -> Result<usize> {
         Ok(Cache::new(&self.0, 0, cache_type_named(cache_type)?).row_bytes(num_tokens))

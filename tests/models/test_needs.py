@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from gguf_mixtures import mixture, write_mixture
 from gguf_models import byte_tokenizer, write_gguf, write_model
 from specds import generate, load_gguf
 from specds._core import GgufFile, memory_bandwidth
@@ -60,6 +61,26 @@ def test_tensors_of_experts_count_by_the_share_that_a_token_uses(tmp_path):
     assert shares_of(file) == {"F32": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("architecture", "num_layers", "channels", "of_memory", "of_step"),
+    [("lfm2", 2, 64, 0, 0), ("qwen35", 3, (2 * 2 + 4) * 16, 4 * 16 * 16, (2 * 2 + 4) * 16 + 2 * 4)],
+)
+def test_recurrent_states_count_whatever_the_number_of_tokens(
+    tmp_path, architecture, num_layers, channels, of_memory, of_step
+):
+    path = write_mixture(tmp_path / "a.gguf", architecture, mixture(architecture))
+    needs = Needs.of(GgufFile(path), 1, 512, 513)
+    kernel_size = 3 if architecture == "lfm2" else 4
+    # Before a pass, after it and at a mark; and what a pass over 128 tokens records.
+    numbers = 3 * ((kernel_size - 1) * channels + of_memory) + 128 * (channels + of_step)
+    assert needs.state_bytes == num_layers * numbers * 4
+    model, _ = load_gguf(path, framework="numpy")
+    assert model.weights.cache_bytes(0) == needs.state_bytes
+    pages = [needs.cache_bytes[number] - needs.state_bytes for number in (1, 512, 513)]
+    assert pages == [pages[0], pages[0], 2 * pages[0]]
+    assert needs.tokens_per_s(1e9, 1) < needs.tokens_per_s(1e9) == 1e9 / needs.active_bytes
+
+
 def test_load_that_does_not_fit_fails_before_any_work_with_the_numbers(path, monkeypatch, run):
     needs = Needs.of(GgufFile(path), 512)
     least = needs.weight_bytes + needs.cache_bytes[512]
@@ -76,7 +97,9 @@ def test_load_that_does_not_fit_fails_before_any_work_with_the_numbers(path, mon
             least - needs.weight_bytes,
         )
         assert error.available_bytes == least - 1
-        assert all(part in str(error) for part in ("of weights", "of keys and values", "available"))
+        assert all(
+            part in str(error) for part in ("of weights", "of keys, values and states", "available")
+        )
     code, _, err = run("generate", "--model", path, "a")
     assert code == 1
     assert "not enough memory for the model" in err
@@ -145,7 +168,7 @@ def test_check_reads_the_header_alone(path, run, monkeypatch):
     monkeypatch.setattr("specds.models.packing.ForwardModel", None)  # nothing is packed
     code, out, _ = run("check", path)
     assert code == 0
-    assert all(part in out for part in ("Q8_0", "8,192", "20,000", "keys and values", "yes"))
+    assert all(part in out for part in ("Q8_0", "8,192", "20,000", "keys, values", "yes"))
     assert "--context is a number" in run("check", "demo-tiny", "--context", "1k")[2]
     monkeypatch.setattr(needs_module, "available_bytes", lambda: 1000)
     assert "NO" in run("check", path)[1]

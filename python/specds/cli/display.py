@@ -28,7 +28,7 @@ def show_needs(model: str, facts: dict[str, Any]) -> None:
     shown = {name: value for name, value in facts.items() if name not in hidden}
     shown |= {"types": types, "memory_bandwidth": quantity(facts["bandwidth_bytes_per_s"], "B/s")}
     terminal.out.print(facts_table(f"Model {model}", shown))
-    table = Table(*numbers("context", "weights", "keys and values", "fits", "tokens/s"))
+    table = Table(*numbers("context", "weights", "keys, values, states", "fits", "tokens/s"))
     for row in facts["contexts"]:
         fits = {True: "yes", False: "NO", None: "?"}[row["fits"]]
         sizes = (quantity(row[name], "B") for name in ("weight_bytes", "cache_bytes"))

@@ -13,7 +13,7 @@ from specds.models.gguf import field
 USUAL_CONTEXT = 8192
 """A context for which needs are said, if the file has a longer one."""
 
-# What a load needs at least: the keys and values of a short text.
+# What a load needs at least: the keys, values and states of a short text.
 _SHORT_CONTEXT = 512
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -23,7 +23,7 @@ class NotEnoughMemoryError(MemoryError):
 
     Attributes:
         weight_bytes: Bytes of the weights.
-        cache_bytes: Bytes of the keys and values.
+        cache_bytes: Bytes of the keys, values and recurrent states.
         available_bytes: Bytes that are available.
     """
 
@@ -32,7 +32,7 @@ class NotEnoughMemoryError(MemoryError):
     ) -> None:
         super().__init__(
             f"not enough memory for {what}: {_size(weight_bytes)} of weights and "
-            f"{_size(cache_bytes)} of keys and values for {num_tokens:,} tokens, and "
+            f"{_size(cache_bytes)} of keys, values and states for {num_tokens:,} tokens, and "
             f"{_size(available_bytes)} are available: close other programs, or use a smaller file"
         )
         self.weight_bytes, self.cache_bytes = weight_bytes, cache_bytes
@@ -49,7 +49,8 @@ class Needs:
         weight_bytes: Memory of the weights.
         active_bytes: Bytes of the weights that a token reads: of experts, those that it uses.
         context_length: The file's own context.
-        cache_bytes: Memory of the keys and values by the number of tokens.
+        state_bytes: Memory of the recurrent states, whatever the number of tokens.
+        cache_bytes: Memory of the keys, values and recurrent states by the number of tokens.
     """
 
     instructions: str
@@ -57,6 +58,7 @@ class Needs:
     weight_bytes: int
     active_bytes: int
     context_length: int
+    state_bytes: int
     cache_bytes: dict[int, int]
 
     @classmethod
@@ -69,7 +71,7 @@ class Needs:
         architecture = field(file, "general.architecture")
         context_length = field(file, f"{architecture}.context_length", 2048)
         numbers = sorted({*num_tokens, context_length})
-        instructions, packed_bytes, caches = file.model_sizes(numbers)
+        instructions, packed_bytes, (state_bytes, *caches) = file.model_sizes([0, *numbers])
         sizes = file.tensor_sizes()
         floats = sum(size for _, kind, size in sizes if kind in ("F32", "F16", "BF16"))
         return cls(
@@ -78,12 +80,14 @@ class Needs:
             packed_bytes + floats,
             _active_bytes(file, str(architecture)),
             context_length,
+            state_bytes,
             dict(zip(numbers, caches, strict=True)),
         )
 
     def tokens_per_s(self, bytes_per_s: float, num_tokens: int = 0) -> float:
         """Estimate the tokens a second without drafts, after some tokens, by the bandwidth."""
-        read = self.active_bytes + self.cache_bytes.get(num_tokens, 0)
+        read = self.active_bytes + self.cache_bytes.get(num_tokens, self.state_bytes)
+        read -= self.state_bytes  # copies, of which a token reads a few MB
         return bytes_per_s / max(read, 1)
 
     def fits(self, num_tokens: int, available: int) -> bool:
@@ -128,13 +132,14 @@ def require_memory(file: GgufFile) -> None:
 
 
 def require_cache_memory(model: Any, num_tokens: int, num_known: int) -> None:
-    """Check that the keys and values of a prompt fit into memory.
+    """Check that the keys, values and states of a prompt fit into memory.
 
     Raises:
         NotEnoughMemoryError: They do not; it has the numbers.
     """
     weights, kind = model.weights, model.cache_type
-    cache = weights.cache_bytes(num_tokens, kind) - weights.cache_bytes(num_known, kind)
+    known = weights.cache_bytes(num_known, kind) if num_known else 0
+    cache = weights.cache_bytes(num_tokens, kind) - known
     # To read how much is available takes longer than to allocate a little.
     if cache >= 1 << 27 and (available := available_bytes()) is not None and cache > available:
         raise NotEnoughMemoryError("the prompt", weights.num_bytes, cache, num_tokens, available)

@@ -274,10 +274,12 @@ impl Cache {
         }
     }
 
-    /// The bytes of a row of this many tokens.
+    /// The most bytes of a row of this many tokens: its pages, and recurrent states, whatever their number.
     pub fn row_bytes(&self, num_tokens: usize) -> usize {
         let maps = num_tokens.div_ceil(MAPPED * PAGE);
-        maps.saturating_mul(MAPPED * self.shape.page_bytes())
+        let pages = maps.saturating_mul(MAPPED * self.shape.page_bytes());
+        let recurrent = self.shape.recurrent.iter().flatten();
+        recurrent.map(|shape| shape.most_bytes()).fold(pages, usize::saturating_add)
     }
 
     /// The number of committed tokens of a row, `None` where there is no such row.

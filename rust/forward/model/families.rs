@@ -34,6 +34,11 @@ const FAMILIES: [(&str, Family); 16] = [
 ];
 
 impl Config {
+    /// The values of `general.architecture` that are computed.
+    pub fn architectures() -> impl Iterator<Item = &'static str> {
+        FAMILIES.iter().chain(&MIXTURES).chain(&HYBRIDS).map(|(name, _)| *name)
+    }
+
     /// Reads the description of the model of a file.
     pub(crate) fn read(file: &Gguf) -> Result<Self> {
         let architecture = file.text("general.architecture").unwrap_or_default();

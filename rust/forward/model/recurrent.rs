@@ -88,12 +88,22 @@ impl MemoryShape {
 }
 
 impl RecurrentShape {
-    fn zeros(self) -> RecurrentSnapshot {
+    /// The numbers of inputs and of the memory of a snapshot.
+    fn sizes(self) -> [usize; 2] {
         let memory = self.memory.map_or(0, |of| of.num_heads * of.head_size * of.head_size);
-        RecurrentSnapshot {
-            inputs: vec![0.0; (self.kernel_size - 1) * self.num_channels],
-            memory: vec![0.0; memory],
-        }
+        [(self.kernel_size - 1) * self.num_channels, memory]
+    }
+
+    fn zeros(self) -> RecurrentSnapshot {
+        let [inputs, memory] = self.sizes().map(|size| vec![0.0; size]);
+        RecurrentSnapshot { inputs, memory }
+    }
+
+    /// The bytes of a layer of a row: the states before and after a pass, those at a mark, and what a pass records.
+    pub(crate) fn most_bytes(self) -> usize {
+        let states: usize = self.sizes().iter().sum();
+        let of_token = self.num_channels + self.memory.map_or(0, MemoryShape::step_size);
+        (3 * states + MOST_RECORDED * of_token) * size_of::<f32>()
     }
 }
 
