@@ -7,7 +7,7 @@ use numpy::{
     AllowTypeChange, IntoPyArray, PyArray, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayLike1,
     PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList};
@@ -173,5 +173,11 @@ where
             PyValueError::new_err(format!("`{name}` holds {value}, which is out of range"))
         })
     };
-    values.map(check).collect()
+    let mut checked = Vec::new();
+    let reserved = checked.try_reserve_exact(values.size_hint().0);
+    reserved.map_err(|_| PyMemoryError::new_err(format!("no memory for a copy of `{name}`")))?;
+    for value in values {
+        checked.push(check(value)?);
+    }
+    Ok(checked)
 }

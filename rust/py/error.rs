@@ -149,7 +149,7 @@ fn exception(error: Error) -> PyErr {
         | Error::Corrupt { .. }
         | Error::Checksum(_)
         | Error::Snapshot { .. } => FormatError::new_err(message),
-        Error::OutOfMemory(_) => PyMemoryError::new_err(message),
+        Error::OutOfMemory(_) | Error::TextOutOfMemory(_) => PyMemoryError::new_err(message),
         Error::BuildFailed => PyRuntimeError::new_err(message),
         _ => PyValueError::new_err(message),
     }

@@ -20,6 +20,34 @@ memory = Memory.open(sys.argv[1], 32_000, max_bytes=1 << 20)
 assert 900_000 < memory.num_bytes <= memory.max_bytes
 """
 
+INSERTS_IN_LITTLE = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+from specds.drafters import Memory
+memory, text = Memory(97, max_bytes=1 << 30), np.arange(2_000_000, dtype=np.uint32) % 97
+memory.insert("a", text[:100])
+size = next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmSize" in line)
+most = (int(size.split()[1]) << 10) + (int(sys.argv[1]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    memory.insert("a", text)
+except MemoryError as error:
+    assert "no memory for" in str(error)
+    assert memory.num_tokens == 101
+    memory.insert("a", text[1:100])
+    print("refused")
+else:
+    print("inserted")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("room", "ends"), [(4, "refused"), (30, "refused"), (900, "inserted")])
+def test_text_without_room_in_memory_is_refused_and_the_process_goes_on(room, ends):
+    command = [sys.executable, "-c", INSERTS_IN_LITTLE, str(room)]
+    assert subprocess.check_output(command, text=True).strip() == ends
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(

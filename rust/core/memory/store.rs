@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -163,10 +164,14 @@ impl Memory {
     /// nothing. Amortized O(tokens).
     ///
     /// # Errors
-    /// [`Error::TokenOutOfRange`], or that of [`tenant`](Self::tenant).
+    /// [`Error::TokenOutOfRange`], [`Error::TextOutOfMemory`], or that of [`tenant`](Self::tenant).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {
+            let num_bytes = MAX_BYTES_PER_TOKEN * tokens.len();
+            if !has_block(num_bytes) {
+                return Err(Error::TextOutOfMemory(num_bytes as u64));
+            }
             self.add(&*self.tenant(tenant)?, tokens, GroupKey::default());
         }
         Ok(())
@@ -196,7 +201,7 @@ impl Memory {
         drop(data);
         let num_bytes = TextLog::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
         let tokens = end(most(self.make_room(tenant, num_bytes)).min(tokens.len()));
-        if tokens.is_empty() {
+        if tokens.is_empty() || !has_block(MAX_BYTES_PER_TOKEN * tokens.len()) {
             return;
         }
         self.change(tenant, |data| data.texts.append(tokens, group, is_saved));
@@ -400,6 +405,15 @@ impl Memory {
         self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
         self.num_tokens.fetch_add(num_tokens, Ordering::Relaxed);
     }
+}
+
+/// True if the system has a block of memory of this size: an allocation that fails ends the process. Small ones are
+/// not asked for. The block is not written, and freed at once; others may take it meanwhile.
+fn has_block(num_bytes: usize) -> bool {
+    const SMALL: usize = 1 << 20;
+    let mut block = Vec::<u8>::new();
+    // A compiler may leave out a block that nothing reads.
+    num_bytes < SMALL || black_box(&mut block).try_reserve_exact(num_bytes).is_ok()
 }
 
 impl fmt::Debug for Memory {

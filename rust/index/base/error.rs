@@ -73,6 +73,10 @@ pub enum Error {
     )]
     OutOfMemory(u64),
 
+    /// The field is the number of bytes.
+    #[error("no memory for {0} bytes of a text: nothing was added")]
+    TextOutOfMemory(u64),
+
     /// The caller's progress function stopped the build.
     #[error("the build was stopped")]
     Stopped,
