@@ -1,4 +1,4 @@
-"""Number of forged inputs of each reader: the fuzz test of the core, a thousand times as many."""
+"""Number of forged inputs of each reader: the fuzz tests, many times as many."""
 
 import os
 import re
@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 SOURCES = ("core/tests/core/fuzz.rs", "forward/tests/forward/fuzz.rs")
 _TEST = r"fn (\w+)\(\) \{\n.*?(?:inputs\(|0\.\.)(\d+)(?:\)| \* times)"
+_OF_PYTHON = ROOT / "tests/models/test_forged_gguf.py"
+_TEST_OF_PYTHON = r"def test_(\w+)\(\w*\):\n.*?in seeds\((\d+)\)"
 
 
 def figures() -> list[str]:
@@ -19,4 +21,9 @@ def figures() -> list[str]:
     for name, inputs in re.findall(_TEST, source, re.DOTALL):
         subprocess.run(["make", "fuzz", f"READER={name}", f"TIMES={times}"], check=True, cwd=ROOT)
         rows.append(f"| {name.replace('_', ' ')} | {times * int(inputs):,} | 0 |")
+    few = max(times // 10, 1)
+    for name, inputs in re.findall(_TEST_OF_PYTHON, _OF_PYTHON.read_text(), re.DOTALL):
+        command = ["make", "fuzz-python", f"READER={name}", f"TIMES={few}"]
+        subprocess.run(command, check=True, cwd=ROOT)
+        rows.append(f"| {name.replace('_', ' ')} | {few * int(inputs):,} | 0 |")
     return rows

@@ -74,7 +74,7 @@ def check(
 
 def _needs(path: str, context: int | None, device: str, dtype: str) -> dict[str, Any] | None:
     """Return what the header of a GGUF file says; None if the core does not compute the file."""
-    from specds.models.gguf import field
+    from specds.models.gguf import chat_template_of, field
     from specds.models.gguf_tokenizer import UnknownTokenizerError, build_backend
     from specds.models.needs import USUAL_CONTEXT, Needs, available_bytes
     from specds.models.packing import default_threads
@@ -111,7 +111,7 @@ def _needs(path: str, context: int | None, device: str, dtype: str) -> dict[str,
         "dtype": "float32",
         "instructions": needs.instructions,
         "threads": default_threads(),
-        "chat_template": isinstance(field(file, "tokenizer.chat_template"), str),
+        "chat_template": chat_template_of(file) is not None,
         "available_bytes": available,
         "bandwidth_bytes_per_s": bandwidth,
     }

@@ -56,12 +56,17 @@ class GgufVocabulary:
             ValueError: The file is not GGUF, is truncated, or has no tokens.
         """
         file = GgufFile(path)
-        template = field(file, "tokenizer.chat_template")
         spelled = {token: number for number, token in enumerate(tokens_of(file, path))}
-        return cls(str(path), spelled, template if isinstance(template, str) else None)
+        return cls(str(path), spelled, chat_template_of(file))
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self.tokens)
+
+
+def chat_template_of(file: GgufFile) -> str | None:
+    """Return the chat template of a file, None if it has none."""
+    template = field(file, "tokenizer.chat_template")
+    return template if isinstance(template, str) else None
 
 
 def tokens_of(file: GgufFile, path: str | PathLike[str]) -> list[str]:
@@ -108,11 +113,11 @@ def generation_settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
     """Return the arguments of the generation configuration of transformers."""
     ids = {name: token_id(file, name, len(tokens)) for name in ("bos", "eos", "eot", "eom")}
     ends = {ids[name] for name in ("eos", "eot", "eom")} - {None}
-    types, template = token_types(file, len(tokens)), field(file, "tokenizer.chat_template", "")
+    types, template = token_types(file, len(tokens)), chat_template_of(file) or ""
     numbers = {token: number for number, token in enumerate(tokens)}
     for token in _ENDS_OF_TURN:
         number = numbers.get(token)
-        if number is not None and types[number] == CONTROL and token in str(template):
+        if number is not None and types[number] == CONTROL and token in template:
             ends.add(number)
     padding = token_id(file, "padding", len(tokens))
     settings: dict[str, Any] = {

@@ -15,6 +15,7 @@ from specds.models.gguf import (
     CONTROL,
     NORMAL,
     USER_DEFINED,
+    chat_template_of,
     field,
     spelled_alike,
     token_id,
@@ -184,7 +185,7 @@ def _add_ends(backend: Any, file: GgufFile, tokens: list[str], kind: str, tokeni
 def special_tokens(file: GgufFile, path: str | PathLike[str]) -> dict[str, Any]:
     """Return the named special tokens, and those of the chat template, as transformers does."""
     tokens = tokens_of(file, path)
-    types, template = token_types(file, len(tokens)), field(file, "tokenizer.chat_template", "")
+    types, template = token_types(file, len(tokens)), chat_template_of(file) or ""
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
     found: dict[str, Any] = {
         f"{ours}_token": tokens[number]
@@ -194,7 +195,7 @@ def special_tokens(file: GgufFile, path: str | PathLike[str]) -> dict[str, Any]:
     if "eos_token" in found:
         found.setdefault("pad_token", found["eos_token"])
     controls = (token for token, type_ in zip(tokens, types, strict=True) if type_ == CONTROL)
-    named = [token for token in controls if token and token in str(template)]
+    named = [token for token in controls if token and token in template]
     return {**found, "extra_special_tokens": named}
 
 
@@ -209,7 +210,7 @@ def pretrained_tokenizer(file: GgufFile, path: str | PathLike[str]) -> PreTraine
     given = SimpleNamespace(__deepcopy__=lambda _: backend)
     wrapped: PreTrainedTokenizerBase = imported("transformers").PreTrainedTokenizerFast(
         tokenizer_object=given,
-        chat_template=field(file, "tokenizer.chat_template"),
+        chat_template=chat_template_of(file),
         clean_up_tokenization_spaces=False,
         name_or_path=str(path),
         padding_side="left",

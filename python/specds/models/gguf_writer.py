@@ -122,7 +122,8 @@ def encoded_value(value: Any) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
     if isinstance(value, int):
-        return struct.pack("<II", 4, value)
+        is_small = 0 <= value < 1 << 32
+        return struct.pack("<II", 4, value) if is_small else struct.pack("<Iq", 11, value)
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
     if isinstance(value, list):

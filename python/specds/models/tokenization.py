@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specds._core import Datastore, GgufFile
 from specds.models.chat_template import render
-from specds.models.gguf import field, spelled_alike, token_id, tokens_of
+from specds.models.gguf import chat_template_of, spelled_alike, token_id, tokens_of
 from specds.models.gguf_tokenizer import (
     UnknownTokenizerError,
     build_backend,
@@ -115,10 +115,9 @@ class FastTokenizer:
         }
         tokens = tokens_of(file, path)
         eos = token_id(file, "eos", len(tokens))
-        template = field(file, "tokenizer.chat_template")
-        is_text = isinstance(template, str)
+        template = chat_template_of(file)
         alike = spelled_alike(tokens)
-        return cls(str(path), backend, eos, template if is_text else None, named | more, alike)
+        return cls(str(path), backend, eos, template, named | more, alike)
 
     def __repr__(self) -> str:
         return f"FastTokenizer({self.name_or_path!r}, vocab_size={len(self)})"
