@@ -1,11 +1,13 @@
 """Random requests by `model.generate` and by specds, whose results must be the same.
 
-Each request draws a family, processors, a draft size, a verification backend, a batch, stops, a
-drafter and a seed, on tiny models with random weights. A different result is repeated in float64:
-if it is equal there, rounding broke a tie, which is counted separately.
+Each request draws a family, processors, a grammar, a draft size, a verification backend, a batch,
+stops, a drafter and a seed, on tiny models with random weights. A different result is repeated in
+float64: if it is equal there, rounding broke a tie, which is counted separately. Each third request
+is one of a model without torch (`fuzz_arrays.py`). One that takes five minutes ends the program.
 """
 
 import argparse
+import faulthandler
 import random
 import sys
 from collections import Counter
@@ -20,6 +22,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from fuzz_arrays import drawn_for_arrays, faults_of_arrays
 from models import (
     FAMILIES,
     VOCAB_SIZE,
@@ -31,11 +34,14 @@ from models import (
     random_drafter,
     tiny_model,
 )
+from random_grammars import compiled, drawn_grammar
 from specds import FusedDrafter, generate
+from specds.constraints import GrammarProcessor
 from specds.drafters import Memory
 from specds.verify import UnsupportedModelError
 
 PAD = 1
+MOST_SECONDS = 300
 
 
 class Shift(LogitsProcessor):
@@ -134,6 +140,14 @@ OF_ONE_ROW = {
     "own": [Shift, AsksInOrder, CountsCalls],
     "prefix_allowed_tokens_fn": [Allows, AllowsPurely, AllowsByCalls, AllowsInOrder],
 }
+CONTRADICTIONS = {
+    "bad_words_ids",
+    "exponential_decay_length_penalty",
+    "min_new_tokens",
+    "prefix_allowed_tokens_fn",
+    "suppress_tokens",
+}
+"""What may forbid each token that a grammar allows."""
 WARPERS = {
     "temperature": [0.7, 5.0],
     "top_k": [0, 5, 50],
@@ -154,8 +168,13 @@ def drawn(rng: random.Random) -> dict:
             settings[name] = rng.choice(values)
     if rows == 1 and rng.random() < 0.2:
         settings["sees"] = True
+    if rng.random() < 0.3:
+        for name in CONTRADICTIONS & settings.keys():
+            del settings[name]
+        settings["grammar"] = drawn_grammar(rng)
+        settings["eos_token_id"] = [0]
     needs_eos = {"min_new_tokens", "exponential_decay_length_penalty"} & settings.keys()
-    if needs_eos or rng.random() < 0.4:
+    if "grammar" not in settings and (needs_eos or rng.random() < 0.4):
         settings["eos_token_id"] = rng.sample(range(2, VOCAB_SIZE), rng.randint(1, 6))
     if rng.random() < 0.3:
         settings |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
@@ -209,7 +228,8 @@ class Knowing(Drafter):
 def given_by(settings: dict, seed: int) -> dict:
     """Return the arguments of a request, with its own streamer and processors."""
     own = settings.get("own")
-    given = {name: value for name, value in settings.items() if name not in ("own", "sees")}
+    kept = {name for name in settings if name not in ("own", "sees", "grammar")}
+    given = {name: settings[name] for name in settings if name in kept}
     if own is not None:
         given["logits_processor"] = LogitsProcessorList([own()])
     if "prefix_allowed_tokens_fn" in given:
@@ -228,6 +248,12 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     prompts = {name: of.to(device) for name, of in inputs(request).items()}
     numbers = torch.get_rng_state if device == "cpu" else torch.cuda.get_rng_state
     plain_given = given_by(request["settings"], seed)
+    grammar = request["settings"].get("grammar")
+    grammar = grammar and compiled(*grammar)
+    if grammar is not None:
+        processors = plain_given.get("logits_processor", ())
+        enforced = LogitsProcessorList([*processors, GrammarProcessor(grammar)])
+        plain_given["logits_processor"] = enforced
     plain = model.generate(**prompts, **plain_given)
     state = numbers()
     whole = plain if isinstance(plain, torch.Tensor) else plain.sequences
@@ -237,7 +263,7 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
         drafter = Knowing(texts, request["lengths"], MAKERS[request["drafter"]])
     else:
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE if request["drafter"] == "fused" else 70))
-    given = given_by(request["settings"], seed)
+    given = given_by(request["settings"], seed) | {"grammar": grammar}
     ours = {name: request.get(name) for name in ("max_nodes", "verification", "stream_interval")}
     output = generate(model, drafter=drafter, **prompts, **given, **ours)
     checks = {
@@ -260,7 +286,8 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
 def calls_of(given: dict) -> list:
     """Return the arguments of a request's criteria and function."""
     called = [*given.get("stopping_criteria", []), given.get("prefix_allowed_tokens_fn")]
-    return [each.seen for each in called if each is not None]
+    called += given.get("logits_processor", [])
+    return [each.seen for each in called if hasattr(each, "seen")]
 
 
 def are_near(ours, plain, name, width) -> bool:
@@ -298,6 +325,9 @@ def is_booked(output, drafter, texts, lengths) -> bool:
 def outcome(request: dict) -> tuple[str, list[str], int]:
     """`equal`, `tie`, `refused by name`, `different` or `raised`; what is wrong; tokens taken."""
     try:
+        if "arrays" in request:
+            wrong, accepted = faults_of_arrays(request)
+            return "different" if wrong else "equal", wrong, accepted
         wrong, accepted = faults(request, torch.float32)
         if not wrong:
             return "equal", [], accepted
@@ -318,7 +348,9 @@ def main() -> None:
     counts: Counter[str] = Counter()
     start = perf_counter()
     for number in range(options.seed, options.seed + options.configurations):
-        request = drawn(random.Random(number))
+        rng = random.Random(number)
+        request = drawn_for_arrays(rng) if number % 3 == 0 else drawn(rng)
+        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
         kind, wrong, accepted = outcome(request)
         counts[kind] += 1
         counts["accepted tokens"] += accepted
