@@ -131,10 +131,11 @@ impl ForgedFile {
         let heads = random.pick(&[1, 2, 4]);
         let size = if heads == 1 { 32 } else { random.pick(&[16, 32, 48]) };
         let state = random.pick(&[16, 32]);
+        let num_layers = random.pick(&[1_usize, 2, 4]);
         for (name, number) in [
             ("embedding_length", hidden),
             ("feed_forward_length", random.pick(&[32, 64, 96, 256])),
-            ("block_count", random.pick(&[1, 2, 4])),
+            ("block_count", num_layers as u64),
             ("attention.head_count", heads),
             ("attention.head_count_kv", random.pick(&[1, heads])),
             ("attention.key_length", size),
@@ -157,6 +158,16 @@ impl ForgedFile {
         }
         if random.one_in(3) {
             draft.fields.insert(format!("{architecture}.attention.temperature_scale"), float(0.1));
+        }
+        if architecture.starts_with("gemma3n") || architecture.starts_with("gemma4") {
+            let shared = random.below(num_layers) as u64;
+            draft.set(format!("{architecture}.attention.shared_kv_layers"), shared);
+            draft.set(format!("{architecture}.embedding_length_per_layer_input"), 32);
+            draft.set(format!("{architecture}.altup.num_inputs"), random.pick(&[2, 3]));
+            let cutoffs = (0..num_layers).map(|_| random.pick(&[1.5_f32, f32::NEG_INFINITY]));
+            let list = [&6_u32.to_le_bytes()[..], &(num_layers as u64).to_le_bytes()].concat();
+            let list = [list, cutoffs.flat_map(f32::to_le_bytes).collect()].concat();
+            draft.fields.insert(format!("{architecture}.activation_sparsity_scale"), (9, list));
         }
         if random.one_in(2) {
             let window = random.pick(&[1, 2, 7, 64, 65]);
