@@ -35,7 +35,7 @@ def rolled(scores, by):
     return scores[:, [(place - by) % width for place in range(width)]]
 
 
-class CountsCalls:
+class CallShift:
     """Processor whose result depends on the number of its calls."""
 
     def __init__(self):
@@ -46,7 +46,7 @@ class CountsCalls:
         return rolled(scores, len(self.seen) % 3)
 
 
-class AsksInOrder(CountsCalls):
+class OrderedShift(CallShift):
     """Processor that fails unless each call has one token more."""
 
     def __call__(self, input_ids, scores):
@@ -86,7 +86,7 @@ def drawn_for_arrays(rng):
     return {
         "arrays": rng.choice([*DENSE, *RECURRENT]),
         "grammar": drawn_grammar(rng) if rng.random() < 0.7 else None,
-        "processors": rng.sample([CountsCalls, AsksInOrder], rng.choice([0, 0, 1, 2])),
+        "processors": rng.sample([CallShift, OrderedShift], rng.choice([0, 0, 1, 2])),
         "criteria": [Ends] if rng.random() < 0.3 else [],
         "length": rng.randint(1, 40),
         "seed": rng.randrange(1000),

@@ -45,7 +45,7 @@ OF_MODEL = ["general.architecture", "llama.context_length", "llama.embedding_len
             "llama.attention.layer_norm_rms_epsilon", "llama.vocab_size"]  # fmt: skip
 
 
-class Bounds:
+class UseLimits:
     """The time and memory of a use, which a forged file must not exceed."""
 
     def __enter__(self):
@@ -144,7 +144,7 @@ def test_forged_tokenizers_are_used_or_refused(tmp_path):
         for _ in range(rng.choice([0, 1, 1, 2, 4])):
             lie(rng, fields, KEYS)
         path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama", **fields}, {})
-        with _named(seed), Bounds():
+        with _named(seed), UseLimits():
             try:
                 use_tokenizer(path, rng)
                 used += 1
@@ -161,7 +161,7 @@ def test_forged_models_are_used_or_refused(tmp_path):
             lie(rng, fields, KEYS)
         vocab = rng.choice([1, 20, 300])
         path = write_model(tmp_path / "m.gguf", "llama", vocab=vocab, extra=_with_lies(rng, fields))
-        with _named(seed), Bounds(), warnings.catch_warnings():
+        with _named(seed), UseLimits(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 Needs.of(GgufFile(path), 100)
@@ -235,7 +235,7 @@ def test_forged_templates_are_rendered_or_refused():
     written = 0
     for seed, rng in seeds(60):
         template = "{% set ns = namespace(x='a') %}" + statements(rng, 4)
-        with _named(seed), Bounds():
+        with _named(seed), UseLimits():
             try:
                 render(template, [{"role": "user", "content": "abc"}])
                 written += 1
