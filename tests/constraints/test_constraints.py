@@ -1,6 +1,7 @@
 """Constraints of each library against plain code that compares every token with every text."""
 
 import json
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -222,7 +223,9 @@ def test_top_token_is_that_of_the_masked_scores_mostly_without_a_mask(library, m
         with monkeypatch.context() as patch:
             counted = Mock(side_effect=mask)
             patch.setattr(constraint, "mask", counted)
-            assert fast.top_token(ids, scores) == wanted
+            token = fast.known_token(ids, scores, partial(int, scores[0].argmax()))
+            token = int(fast(ids, scores)[0].argmax()) if token is None else token
+            assert token == wanted
         num_masks += counted.call_count
         ids = np.append(ids, [[wanted]], axis=1)
         if constraint.ended:

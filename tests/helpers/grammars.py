@@ -1,7 +1,7 @@
 """A grammar of few texts over the vocabulary of tiny models, in two libraries and in plain code."""
 
 import json
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -76,17 +76,26 @@ class Reference:
         return []
 
 
+_CHOICES = json.dumps(SCHEMA)
+FREE_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
 @cache
-def xgrammar_grammar():
+def xgrammar_grammar(schema=_CHOICES):
     import xgrammar
 
     info = xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[EOS])
     compiler = xgrammar.GrammarCompiler(info, max_threads=1)
-    return compiler.compile_json_schema(json.dumps(SCHEMA), any_whitespace=False)
+    return compiler.compile_json_schema(schema, any_whitespace=False)
 
 
 @cache
-def llguidance_grammar():
+def llguidance_grammar(schema=_CHOICES):
     import llguidance
     from llguidance import LLMatcher
 
@@ -98,7 +107,7 @@ def llguidance_grammar():
 
     tokenizer = llguidance.LLTokenizer(llguidance._tokenizer.TokenizerWrapper(TinyTokenizer()))
     separators = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-    return LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(SCHEMA, overrides=separators))
+    return LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(schema, overrides=separators))
 
 
 GRAMMARS = {
@@ -106,6 +115,13 @@ GRAMMARS = {
     "llguidance": llguidance_grammar,
     "own": lambda: Reference,
 }
+
+
+FREE_GRAMMARS = {
+    "xgrammar": partial(xgrammar_grammar, json.dumps(FREE_SCHEMA)),
+    "llguidance": partial(llguidance_grammar, json.dumps(FREE_SCHEMA)),
+}
+"""Grammars with a free string and a number."""
 
 
 def allowed_tokens(row, ids, prompt_length):

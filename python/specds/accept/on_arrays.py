@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from numbers import Integral, Real
 from typing import Any
@@ -16,6 +17,9 @@ from specds.accept.noise import BatchNoise
 from specds.accept.processors import Processor, Scores, require_number
 from specds.constraints.processor import last_grammar
 from specds.drafters.session import Proposal
+
+_ROUNDING = 1e-4
+"""More than the share by which the rounding of scores changes a probability."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,9 @@ class ArraySampler:
         self.scores: list[Scores] | None = [] if keep_scores else None
         self.logits: list[Scores] | None = [] if keep_logits else None
         chooses_top = not (sampling.do_sample or keep_scores or keep_logits)
-        self._grammar = last_grammar(processors) if chooses_top else None
+        is_whole = sampling.top_p == 1 and sampling.min_p == 0
+        skips_masks = chooses_top or (is_whole and not (keep_scores or keep_logits))
+        self._grammar = last_grammar(processors) if skips_masks else None
         self.is_argmax = chooses_top and not processors
         self._noise: tuple[ArrayNoise, int] | None = None
 
@@ -160,16 +166,23 @@ class ArraySampler:
         rows = logits[None].copy()
         for process in self._processors[: -1 if self._grammar else None]:
             rows = process(emitter.token_ids, rows)
+        is_drawn, uniforms = self._sampling.do_sample, None
         if self._grammar is not None:
-            return self._grammar.top_token(emitter.token_ids, rows)
+            if is_drawn:
+                uniforms = self._uniforms(emitter, rows.shape[1])
+            choose = partial(self._chosen_by_all, rows[0], uniforms)
+            token = self._grammar.known_token(emitter.token_ids, rows, choose)
+            if token is not None:
+                return token
+            rows = self._grammar(emitter.token_ids, rows)
         scores = rows[0]
-        if self._sampling.do_sample:
+        if is_drawn:
             scores = self._warped(scores)
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:
             self.logits.append(logits.copy())
-        if not self._sampling.do_sample:
+        if not is_drawn:
             return int(scores.argmax())
         with np.errstate(all="ignore"):
             probs = _softmax(scores)
@@ -177,10 +190,30 @@ class ArraySampler:
             raise ValueError(
                 "probabilities are not numbers: raise the temperature, or check the model"
             )
-        uniforms = self._uniforms(emitter, len(probs))
+        uniforms = self._uniforms(emitter, len(probs)) if uniforms is None else uniforms
         token = draw(probs, uniforms)
         # The two likeliest are too close for the core's check.
         return int((probs / _exponentials(uniforms)).argmax()) if token is None else token
+
+    def _chosen_by_all(self, scores: Scores, uniforms: NDArray[np.float64] | None) -> int | None:
+        """Return the token that is chosen by these scores and by any mask of them that has it.
+
+        The token of the largest p / -ln(1 - u) among all is that among any of them too, and what is
+        among the first `top_k` of all is so among fewer. A mask changes the rounding of p, so None
+        is returned where another token is close.
+        """
+        if uniforms is None:
+            return int(scores.argmax())
+        of = self._sampling
+        with np.errstate(all="ignore"):
+            probs = _softmax(scores / np.float32(of.temperature))
+        token = draw(probs, uniforms)
+        if token is None or probs[token] < _ROUNDING:
+            return None
+        if 0 < of.top_k <= np.count_nonzero(scores > scores[token]):
+            return None
+        probs[token] *= np.float32(1 - _ROUNDING)
+        return token if draw(probs, uniforms) == token else None
 
     def _uniforms(self, emitter: ArrayEmitter, number: int) -> NDArray[np.float64]:
         if self._noise is None:

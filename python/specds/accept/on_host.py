@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,9 @@ class Sampler:
         scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
         if self._grammar is not None:
             scores = self._others(token_ids, logits)  # type: ignore[arg-type]
-            return self._grammar.top_token(token_ids, scores)
+            top = partial(int, scores[0].argmax())
+            token = self._grammar.known_token(token_ids, scores, top)
+            return int(self._grammar(token_ids, scores).argmax()) if token is None else token
         if self._is_rowwise:
             # The list inspects each processor's signature, which takes 4 times its arithmetic.
             for processor in self.logits_processor:

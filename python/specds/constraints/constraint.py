@@ -1,8 +1,10 @@
 """Interface of constraints, and the tree of what they force."""
 
+from __future__ import annotations
+
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import thread_time
 from typing import Any, Protocol
@@ -46,6 +48,30 @@ class Constraint(Protocol):
         ...
 
 
+class Spells(Protocol):
+    """Conversion of text to tokens and back."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        ...
+
+    def cut(self, text: str) -> Sequence[int]:
+        """Return the tokens of a text that follows a mark, such as a quote."""
+        ...
+
+
+class CopiedValues(Protocol):
+    """Values that a text may copy from its prompt."""
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Add emitted tokens."""
+        ...
+
+    def ahead(self, constraint: Any, paths: Sequence[Path]) -> Sequence[Path]:
+        """Return likely continuations, given those that a constraint knows."""
+        ...
+
+
 class MaskingConstraint(Constraint, Protocol):
     """Constraint that can also be enforced."""
 
@@ -60,10 +86,12 @@ class Guide:
 
     Attributes:
         constraint: What is allowed after the text so far.
+        values: What the text may copy from its prompt where it is free; None if that is unknown.
         is_lost: Whether a token of the text was forbidden: nothing is known about what follows.
     """
 
     constraint: Constraint
+    values: CopiedValues | None = None
     is_lost: bool = False
 
     @property
@@ -71,9 +99,16 @@ class Guide:
         """Return whether something may be forbidden now."""
         return not (self.is_lost or self.constraint.ended)
 
-    def follow(self, token_ids: Iterable[int]) -> None:
+    def follow(self, token_ids: Sequence[int]) -> None:
         """Add emitted tokens."""
         self.is_lost = self.is_lost or not all(map(self.constraint.push, token_ids))
+        if self.values is not None:
+            self.values.follow(token_ids)
+
+    def ahead(self) -> Sequence[Path]:
+        """Return what must come next, and then the few things that may or that are likely."""
+        paths = self.constraint.ahead()
+        return paths if self.values is None else self.values.ahead(self.constraint, paths)
 
 
 class MatcherConstraint:
@@ -116,6 +151,39 @@ class MatcherConstraint:
         self._num_beyond -= beyond
         if count > beyond:
             self._matcher.rollback(count - beyond)
+
+    @property
+    def spells(self) -> Spells | None:
+        """Return the spelling of the grammar's vocabulary, None if the library hides it."""
+        return None
+
+    def forced_token(self) -> int | None:
+        """Return the only token that a mask would allow, if that is known without one."""
+        return None
+
+    def allows(self, token: int) -> bool:
+        """Return whether a mask would allow a token, in most cases without the mask."""
+        if is_allowed := self.push(token):
+            self.pop(1)
+        return is_allowed
+
+    def text_after(self, path: Path) -> str | None:
+        """Return the text that must follow a path, None if the path is forbidden."""
+        num_pushed = 0
+        for token in path:
+            if not self.push(token):
+                break
+            num_pushed += 1
+        is_whole = num_pushed == len(path) and not self.ended
+        text = self._forced_text() if is_whole else None
+        self.pop(num_pushed)
+        return text
+
+    def _forced_text(self) -> str:
+        raise NotImplementedError
+
+    def push(self, token: int) -> bool:
+        raise NotImplementedError
 
     def mask(self) -> NDArray[np.bool_]:
         if self.ended:

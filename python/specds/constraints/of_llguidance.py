@@ -32,14 +32,33 @@ class LlguidanceConstraint(MatcherConstraint):
         # Tokens of the last free text. Where they are allowed is free text too, whose mask may
         # take a millisecond.
         self._free = list[int]()
+        # Forced tokens that were not pushed yet, as far as they are known.
+        self._forced = list[int]()
 
     def push(self, token: int) -> bool:
+        forced, self._forced = self._forced, []
         if not self.ended and self._matcher.try_consume_tokens([token]) == 1:
+            self._forced = forced[1:] if forced[:1] == [token] else []
             return True
         # The matcher stops before the end token, which must follow and which it does not accept.
         is_allowed = self.ended or (self._matcher.is_stopped() and token in self._few())
         self._num_beyond += is_allowed
         return is_allowed
+
+    def pop(self, count: int) -> None:
+        self._forced = []
+        super().pop(count)
+
+    def forced_token(self) -> int | None:
+        if not (self._forced or self.ended) and self._matcher.compute_ff_bytes():
+            self._forced = self._matcher.compute_ff_tokens()[:MAX_FORCED]
+        return self._forced[0] if self._forced else None
+
+    def allows(self, token: int) -> bool:
+        if self.ended or not self._matcher.compute_ff_bytes():
+            return super().allows(token)
+        # A mask of forced text allows the tokenizer's tokens alone, the matcher all that spell it.
+        return bool(self.bits()[token >> 3] >> (token & 7) & 1)
 
     def num_allowed(self, path: list[int]) -> int:
         """Return how many tokens of a path are allowed, up to an end token; faster than `push`."""
@@ -78,6 +97,9 @@ class LlguidanceConstraint(MatcherConstraint):
         found = compute()
         self._matcher.rollback(1)
         return found
+
+    def _forced_text(self) -> str:
+        return bytes(self._matcher.compute_ff_bytes()).decode(errors="ignore")
 
     def _bits_of_matcher(self) -> bytes:
         return bytes(self._matcher.compute_bitmask())

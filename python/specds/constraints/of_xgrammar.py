@@ -14,6 +14,7 @@ from specds.constraints.constraint import (
     MAX_FORCED,
     MatcherConstraint,
     Path,
+    Spells,
     few_of,
 )
 
@@ -87,14 +88,22 @@ class XgrammarConstraint(MatcherConstraint):
         paths = ([*self._cutter.cut(text), *end][: self._max_forced] for text, end in found)
         return [path for path in paths if path]
 
+    @property
+    def spells(self) -> Spells:
+        return self._cutter
+
     def _written(self) -> str:
         """Return the text without its strings. What it has as whitespace is likely below."""
         if self._before is None:
-            text = _STRINGS.sub("0", self._cutter.text_of(self._tokens[-_MAX_TAIL:]))
+            text = _STRINGS.sub("0", self._cutter.decode(self._tokens[-_MAX_TAIL:]))
             if spaces := _SPACES.findall(text):
                 self._cutter.spaces = dict(reversed(spaces))
             self._before = text
         return self._before
+
+    def _forced_text(self) -> str:
+        # Within the limits of the last `ahead`.
+        return "" if self._is_free() else self._forced_bytes().decode(errors="ignore")
 
     def _bits_of_matcher(self) -> bytes:
         self._matcher.fill_next_token_bitmask(self._words, 0)
@@ -218,7 +227,7 @@ class Cutter:
         for token, text in enumerate(vocabulary):
             self._ids.setdefault(text, token)
         # Requests with one schema have the same forced strings.
-        self.cut = lru_cache(1 << 12)(self._cut)
+        self.cut: Callable[[str], list[int]] = lru_cache(1 << 12)(self._cut)
         self._cut_word = lru_cache(1 << 14)(self._merged)
         self._vocabulary = vocabulary
         # The whitespace that the last text had first after each mark of JSON.
@@ -232,7 +241,7 @@ class Cutter:
     def bytes_of(self, token_ids: Sequence[int]) -> bytes:
         return b"".join(self._vocabulary[token] for token in token_ids)
 
-    def text_of(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         return self.bytes_of(token_ids).decode("utf-8", errors="replace")
 
     def space_after(self, text: str, chars: Sequence[str]) -> str | None:

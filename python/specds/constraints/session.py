@@ -38,7 +38,7 @@ class ConstrainedSession(Session):
         self._is_pruned = self._guide.guides
         if not self._is_pruned:
             return self.inner.draft(max_nodes, max_depth, min_prob)
-        if paths := self._guide.constraint.ahead():
+        if paths := self._guide.ahead():
             self.inner.suggest(TokenTree.of_paths(paths, self._known_tokens))
         tree = self.inner.draft(num_candidates(max_nodes), max_depth, min_prob)
         return tree.allowed(self._guide.constraint, max_nodes)

@@ -27,6 +27,7 @@ from specds.decoding.stats import GenerationStats
 from specds.drafters.session import Drafter, RequestRules
 from specds.generation.kv_cache import extend, load
 from specds.generation.options import Options
+from specds.generation.prompt_values import values_of
 from specds.models.html import text
 from specds.models.render import Spelling
 from specds.verify.runner import Verifier
@@ -131,7 +132,9 @@ class Request:
         options = self.options
         known_tokens = min(options.drafter.vocab_size or self.vocab_size, self.vocab_size)
         constraint = constraint_of(rules.logits_processor, emitter.token_ids[0])
-        guide = None if constraint is None else Guide(constraint)
+        guide = None
+        if constraint is not None:
+            guide = Guide(constraint, values_of(constraint, self.model, prompt_ids))
         start = partial(_start_session, options.drafter, rules, guide, known_tokens)
         number, session = len(self.rows), options.session
         if session is not None:

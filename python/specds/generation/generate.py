@@ -15,6 +15,7 @@ from specds.generation.arrays import generate_from_arrays
 from specds.generation.decode import GenerationOutput
 from specds.generation.default_source import with_default
 from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
+from specds.generation.prompt_values import note_tokenizer
 from specds.models.gguf_model import is_without_torch
 from specds.verify.runner import Verification
 
@@ -136,6 +137,8 @@ def generate(
         grammar=grammar,
     )
     add_grammar(grammar, kwargs)
+    if tokenizer is not None:
+        note_tokenizer(model, tokenizer)
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     if is_without_torch(model):
         if seed is not None:

@@ -91,7 +91,7 @@ class DefaultDatastore:
     def _look(self) -> None:
         with suppress(Exception):  # a request never fails by what it could do without
             if self._tokenizer is None:
-                self._tokenizer = _local_tokenizer(self._name)
+                self._tokenizer = local_tokenizer(self._name)
             found = None if self._tokenizer is None else default_datastore(self._tokenizer)
             if found is not None:
                 # The first touch of a page takes a request ten times the time of a draft.
@@ -99,7 +99,7 @@ class DefaultDatastore:
                 self._found = found
 
 
-def _local_tokenizer(name: str) -> Any:
+def local_tokenizer(name: str) -> Any:
     """Return the tokenizer of a model on this machine; None if it is not here."""
     path = Path(name)
     if name and path.is_file():
