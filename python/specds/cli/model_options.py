@@ -57,8 +57,8 @@ class Running:
 
     Attributes:
         model: A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
-        datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
-            for none.
+        datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `.` for
+            the files of the git checkout here; `none` for none.
             [default: the one that the model's folder names, else `specds.default_datastore`]
         memory: File of earlier requests to draft from; this request is added to it.
         tenant: Tenant of this request in `--memory`.
@@ -168,10 +168,14 @@ class Opened:
     grammar: Any = None
 
     def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
+        from specds.indexing.checkout import is_checkout
+
         terminal.err.print(self.writer.summary(stats), soft_wrap=True)
         drafts = self.running.max_nodes != 0 and stats.num_drafts > 0
         if drafts and not self.writer.sources and self.running.datastore is None:
-            terminal.note("no draft was accepted: build a datastore of texts like this one")
+            here = "pass `--datastore .` to draft from this checkout" if is_checkout(Path()) else ""
+            other = "build a datastore of texts like this one"
+            terminal.note(f"no draft was accepted: {here or other}")
         if verbose:
             terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))
 
@@ -223,6 +227,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.generation.default_source import with_datastore
+    from specds.indexing.checkout import checkout_datastore, is_checkout
     from specds.indexing.default import DefaultDatastore
     from specds.models.gguf_model import is_without_torch
     from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
@@ -231,9 +236,15 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds.terminal.progress import build_progress, loading
 
     use_threads(running.threads)
-    datastore = None if running.datastore is None else Datastore(running.datastore)
+    is_files = running.datastore is not None and is_checkout(running.datastore)
+    datastore = None
+    if running.datastore is not None and not is_files:
+        datastore = Datastore(running.datastore)
     # Errors of the tokenizer are raised before the weights are read.
     vocabulary = load_vocabulary(ref)
+    if running.datastore is not None and is_files:
+        with build_progress(after_s=2.0) as shown:
+            datastore = checkout_datastore(running.datastore, vocabulary, shown)
     if is_chat:
         require_chat_template(vocabulary)
     if datastore is not None:
