@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Small models lose more by handing work to a second thread than they gain, most of all on a
 # busy machine. It is set before torch is imported, for every test and the processes it starts.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell ignores Ctrl-C in what it runs in the background, and programs inherit this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Builds wait for the disk, so temporary folders lie in memory where there is room for them.
 _IN_MEMORY = Path("/dev/shm")

@@ -413,11 +413,10 @@ impl Cache {
         let copied = CacheRow {
             recurrent: of.recurrent.clone(),
             mark: of.mark.clone(),
-            tokens: of.tokens.clone(),
             is_long: of.is_long,
             ..CacheRow::default()
         };
-        let length = of.length;
+        let (length, tokens) = (of.length, of.tokens.clone());
         if from == to {
             return Ok(());
         }
@@ -430,7 +429,8 @@ impl Cache {
             to[..number].copy_from_slice(&from[..number]);
             left -= number;
         }
-        (self.rows[to].maps, self.rows[to].length) = (maps, length);
+        // The tokens come last: reserving forgets those after the row's length.
+        (self.rows[to].maps, self.rows[to].length, self.rows[to].tokens) = (maps, length, tokens);
         Ok(())
     }
 
