@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import specds
-from serving import complete
+from serving import complete, metrics
 
 
 @pytest.fixture
@@ -55,6 +55,19 @@ def test_a_signal_ends_the_server_and_saves_the_request_cache(start, tmp_path):
     assert process.wait(20) == 0
     forgotten = specds.Memory.forget_in(file, [""])
     assert forgotten == [2]
+
+
+def test_files_of_a_checkout_are_drafted_from(start, tmp_path):
+    _, address = start("demo-small", "--port", 0)
+    prompt = "def add(a, b):\n"
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (answer,) = complete(address, prompt)["choices"]
+    (tmp_path / "a.py").write_text(f"{prompt}{answer['text']}\n" * 3)
+    process, address = start("demo-small", "--port", 0, "--datastore", tmp_path)
+    complete(address, prompt)
+    assert metrics(address)['specds_accepted_tokens_total{source="datastore"}'] > 0
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
 
 
 def test_an_address_that_is_taken_is_an_error():

@@ -3,7 +3,7 @@
 import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from specds import terminal
 from specds._lazy import imported
 from specds.cli.arguments import utf8
 from specds.cli.model_options import require_memory_file
+
+if TYPE_CHECKING:
+    from specds._core import Datastore
 
 _MOST_PARALLEL = 256
 _MOST_KEPT = 64
@@ -59,7 +62,8 @@ def serve(
         activations: Activations of a GGUF file. `int8` rounds as llama.cpp does and is faster.
         threads: Threads of a forward pass. [default: `OMP_NUM_THREADS`, or one for each core]
         datastore (auto|FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub;
-            `none` for none; `auto` for the one that the model names, else the default datastore.
+            `.` for the files of the git checkout here; `none` for none; `auto` for the one that the
+            model names, else the default datastore.
         memory (FILE): File of the request cache, which is read at the start and saved each minute
             and at the end.
         slot_memory (BYTES): Most memory of the keys and values of finished requests.
@@ -73,7 +77,7 @@ def serve(
         specds serve smollm2
         specds serve model.gguf --port 0 --memory requests.memory --api-keys keys.txt
     """
-    from specds._core import Datastore, GgufFile
+    from specds._core import GgufFile
     from specds.hub import named_datastore
     from specds.models.gguf_model import GgufModel
     from specds.models.needs import available_bytes
@@ -99,7 +103,7 @@ def serve(
         sock = ending.enter_context(_listening(host, port))
         loaded, tokenizer = _loaded(ref, activations, context)
         named = named_datastore(model) if datastore == "auto" else datastore
-        opened = None if named in (None, "none") else Datastore(str(named))
+        opened = None if named is None or named == "none" else _opened(named, tokenizer)
         drafting = Drafting(tokenizer, opened, memory, takes_default=named is None)
         ending.callback(drafting.save)
         if isinstance(loaded, GgufModel):
@@ -141,6 +145,17 @@ def _loaded(ref: Any, activations: str, context: int | None) -> tuple[Any, Any]:
     if isinstance(model, GgufModel):
         return model, tokenizer
     return imported("specds.serving.one_by_one").TransformersModel(model), tokenizer
+
+
+def _opened(name: str, tokenizer: Any) -> "Datastore":
+    from specds._core import Datastore
+    from specds.indexing.checkout import checkout_datastore, is_checkout
+    from specds.terminal.progress import build_progress
+
+    if not is_checkout(Path(name)):
+        return Datastore(name)
+    with build_progress(after_s=2.0) as shown:
+        return checkout_datastore(Path(name), tokenizer, shown)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -105,7 +105,7 @@ class PassEngine(Engine):
         try:
             for job, part, _ in inputs:
                 start = len(job.asked.prompt) - len(part)
-                require_cache_memory(self._model.weights, start + len(part), start)
+                require_cache_memory(self._model, start + len(part), start)
             rows = [(job.slot.row, part, None, int(last)) for job, part, last in inputs]  # type: ignore[union-attr]
             logits = iter(self._model.compute(states, rows))
         except MemoryError as error:

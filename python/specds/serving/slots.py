@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds._core import ForwardCache
 from specds.models.gguf_model import GgufModel
 
 _LEAST_SHARED = 16
@@ -51,9 +50,9 @@ class Slots:
     def __init__(
         self, model: GgufModel, num_rows: int, max_bytes: int, *, is_shared: bool = False
     ) -> None:
-        self.states = ForwardCache(model.weights, num_rows)
+        self.states = model.new_states(num_rows)
         self._all = [TextSlot(row) for row in range(num_rows)]
-        self._weights, self._max_bytes, self._is_shared = model.weights, max_bytes, is_shared
+        self._model, self._max_bytes, self._is_shared = model, max_bytes, is_shared
         self._clock = count(1)
 
     def take(self, tenant: str, prompt: TokenIds) -> TextSlot:
@@ -132,7 +131,8 @@ class Slots:
     def num_bytes(self) -> int:
         """Bytes of the finished texts."""
         sizes = [len(slot.tokens) for slot in self._all if not slot.is_used]
-        return sum(self._weights.cache_bytes(size) for size in sizes if size)
+        kind = self._model.cache_type
+        return sum(self._model.weights.cache_bytes(size, kind) for size in sizes if size)
 
     def _num_shared(self, slot: TextSlot, prompt: TokenIds) -> int:
         most = min(len(slot.tokens), len(prompt) - 1, self.states.length(slot.row))
