@@ -52,6 +52,17 @@ def test_logits_are_equal_to_the_bit_in_any_company(tmp_path, family, activation
     np.testing.assert_array_equal(logits, alone[80:])
 
 
+@pytest.mark.parametrize("family", ["gemma2", "gemma3n", "gemma4"])
+def test_states_of_a_row_continue_in_another_cache(tmp_path, family):
+    core = ForwardModel(GgufFile(write_family(tmp_path / "model.gguf", family, tiny(family))))
+    cache, other = ForwardCache(core), ForwardCache(core)
+    core.forward(cache, [(0, TOKENS[:70], None, 0)])
+    cache.commit(0, range(70))
+    other.append(0, cache.states(0))
+    rest = [(0, TOKENS[70:], None, 30)]
+    np.testing.assert_array_equal(core.forward(other, rest), core.forward(cache, rest))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_texts_with_drafts_are_those_of_transformers(tmp_path, family):
     model = tiny(family)

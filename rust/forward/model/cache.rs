@@ -443,7 +443,7 @@ impl Cache {
         let start = CacheRow::of(&mut self.rows, row)?.length;
         self.require_states_of_tokens()?;
         let of_token = self.shape.page_size / PAGE;
-        let num_tokens = states.len() / of_token;
+        let num_tokens = states.len().checked_div(of_token).unwrap_or(0);
         if num_tokens * of_token != states.len() {
             return Err(Error::invalid("states", "must be those of whole tokens"));
         }
@@ -455,6 +455,9 @@ impl Cache {
             let (states, others) = rest.split_at(num_tokens * of.width());
             rest = others;
             let [of_key, of_value] = [of.key_size, of.value_size].map(|size| of.num_heads * size);
+            if of_key == 0 || of_value == 0 {
+                continue; // it reads the keys and values of another layer
+            }
             let (keys, values) = states.split_at(num_tokens * of_key);
             let tokens = keys.chunks_exact(of_key).zip(values.chunks_exact(of_value));
             for (slot, (keys, values)) in (start..).zip(tokens) {
