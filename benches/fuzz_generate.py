@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
@@ -43,6 +44,7 @@ from specds.verify import UnsupportedModelError
 
 PAD = 1
 MOST_SECONDS = 30
+DEAD_END = "the grammar allows no token"
 
 
 class Shift(LogitsProcessor):
@@ -255,7 +257,14 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
         processors = plain_given.get("logits_processor", ())
         enforced = LogitsProcessorList([*processors, GrammarProcessor(grammar)])
         plain_given["logits_processor"] = enforced
-    plain = model.generate(**prompts, **plain_given)
+    ours = {name: request.get(name) for name in ("max_nodes", "verification", "stream_interval")}
+    try:
+        plain = model.generate(**prompts, **plain_given)
+    except ValueError as error:
+        if DEAD_END not in str(error):
+            raise
+        given = given_by(request["settings"], seed) | {"grammar": grammar}
+        return faults_of_dead_end(lambda: generate(model, **prompts, **given, **ours)), 0
     state = numbers()
     whole = plain if isinstance(plain, torch.Tensor) else plain.sequences
     width = prompts["inputs"].shape[1]
@@ -265,7 +274,6 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     else:
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE if request["drafter"] == "fused" else 70))
     given = given_by(request["settings"], seed) | {"grammar": grammar}
-    ours = {name: request.get(name) for name in ("max_nodes", "verification", "stream_interval")}
     output = generate(model, drafter=drafter, **prompts, **given, **ours)
     checks = {
         "text": output.sequences.tolist() == whole.tolist(),
@@ -282,6 +290,15 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     return [name for name, is_right in checks.items() if not is_right], (
         output.stats.num_accepted_tokens
     )
+
+
+def faults_of_dead_end(decode: Callable[[], object]) -> list[str]:
+    """Return a fault unless decoding raises what the baseline raised at the end of its grammar."""
+    try:
+        decode()
+    except ValueError as error:
+        return [] if DEAD_END in str(error) else [f"another error: {error}"]
+    return ["no error where the grammar allows no token"]
 
 
 def calls_of(given: dict) -> list:
