@@ -48,7 +48,7 @@ def test_passes_over_more_tokens_take_longer(file):
 def test_measured_passes_leave_logits_as_they_are(file):
     model, _ = load_gguf(file, framework="numpy")
     other = GgufModel(model.weights, "float32")  # which has not measured
-    states = [of.cache_class().start(of.weights, 1) for of in (model, other)]
+    states = [of.new_states(1) for of in (model, other)]
     model.pass_times()
     logits = [
         of.compute(at, [(0, [1, 2, 3], None, 3)])
