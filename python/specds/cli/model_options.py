@@ -18,6 +18,7 @@ from specds.cli.stream_output import Interrupt, Writer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specds._core import Datastore
     from specds.decoding.stats import GenerationStats
     from specds.drafters import Drafter
     from specds.models.resolve import ModelRef
@@ -217,6 +218,18 @@ MEMORY_MAGIC = b"SPECDS\0M"
 """The first bytes of a file of `FusedDrafter.save`."""
 
 
+def open_datastore(name: Path | str, tokenizer: Any) -> "Datastore":
+    """Open a datastore, or refresh that of a git checkout, with a progress bar if it takes long."""
+    from specds._core import Datastore
+    from specds.indexing.checkout import checkout_datastore, is_checkout
+    from specds.terminal.progress import build_progress
+
+    if not is_checkout(Path(name)):
+        return Datastore(name)
+    with build_progress(after_s=2.0) as shown:
+        return checkout_datastore(Path(name), tokenizer, shown)
+
+
 @contextmanager
 def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) -> Iterator[Opened]:
     """Load the model and make its drafter; at the end, write the memory."""
@@ -224,10 +237,8 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     running = running.with_datastore()
     takes_default = is_open and running.datastore is None
     ref, *drafting = require(running)
-    from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.generation.default_source import with_datastore
-    from specds.indexing.checkout import checkout_datastore, is_checkout
     from specds.indexing.default import DefaultDatastore
     from specds.models.gguf_model import is_without_torch
     from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
@@ -236,15 +247,11 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds.terminal.progress import build_progress, loading
 
     use_threads(running.threads)
-    is_files = running.datastore is not None and is_checkout(running.datastore)
-    datastore = None
-    if running.datastore is not None and not is_files:
-        datastore = Datastore(running.datastore)
-    # Errors of the tokenizer are raised before the weights are read.
+    # Errors of the tokenizer and the datastore are raised before the weights are read.
     vocabulary = load_vocabulary(ref)
-    if running.datastore is not None and is_files:
-        with build_progress(after_s=2.0) as shown:
-            datastore = checkout_datastore(running.datastore, vocabulary, shown)
+    datastore = None
+    if running.datastore is not None:
+        datastore = open_datastore(running.datastore, vocabulary)
     if is_chat:
         require_chat_template(vocabulary)
     if datastore is not None:

@@ -3,17 +3,14 @@
 import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from specds import terminal
 from specds._lazy import imported
 from specds.cli.arguments import utf8
-from specds.cli.model_options import require_memory_file
-
-if TYPE_CHECKING:
-    from specds._core import Datastore
+from specds.cli.model_options import open_datastore, require_memory_file
 
 _MOST_PARALLEL = 256
 _MOST_KEPT = 64
@@ -103,7 +100,7 @@ def serve(
         sock = ending.enter_context(_listening(host, port))
         loaded, tokenizer = _loaded(ref, activations, context)
         named = named_datastore(model) if datastore == "auto" else datastore
-        opened = None if named is None or named == "none" else _opened(named, tokenizer)
+        opened = None if named in (None, "none") else open_datastore(str(named), tokenizer)
         drafting = Drafting(tokenizer, opened, memory, takes_default=named is None)
         ending.callback(drafting.save)
         if isinstance(loaded, GgufModel):
@@ -125,10 +122,10 @@ def serve(
         name = alias or Path(model).stem
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
 
-        def tell() -> None:
+        def announce() -> None:
             terminal.out.print(f"{name} is served at {address}/v1", soft_wrap=True)
 
-        served = app.ServedModel(name, loaded, tokenizer, drafting, engine, reader, keys, tell)
+        served = app.ServedModel(name, loaded, tokenizer, drafting, engine, reader, keys, announce)
         app.run(app.make_app(served), sock)
 
 
@@ -145,17 +142,6 @@ def _loaded(ref: Any, activations: str, context: int | None) -> tuple[Any, Any]:
     if isinstance(model, GgufModel):
         return model, tokenizer
     return imported("specds.serving.one_by_one").TransformersModel(model), tokenizer
-
-
-def _opened(name: str, tokenizer: Any) -> "Datastore":
-    from specds._core import Datastore
-    from specds.indexing.checkout import checkout_datastore, is_checkout
-    from specds.terminal.progress import build_progress
-
-    if not is_checkout(Path(name)):
-        return Datastore(name)
-    with build_progress(after_s=2.0) as shown:
-        return checkout_datastore(Path(name), tokenizer, shown)
 
 
 def _listening(host: str, port: int) -> socket.socket:
