@@ -146,5 +146,5 @@ class Engine:
         self.counts["cached_tokens"] += job.num_cached
         self.counts["canceled" if job.is_left else "finished"] += 1
         self.accepted.update(job.accepted)
-        job.tell(is_end=True)
+        job.send_update(is_end=True)
         job.close()

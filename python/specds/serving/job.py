@@ -149,7 +149,7 @@ class TextJob:
         given = self.asked.tenant, self.asked.predicted
         return Options.of(drafter.for_request(*given), on_step=self.record, **options)
 
-    def tell(self, *, is_end: bool = False) -> None:
+    def send_update(self, *, is_end: bool = False) -> None:
         """Deliver an update."""
         if is_end:
             self._update.failure = self.failure
@@ -180,8 +180,8 @@ class TextJob:
         return self.is_stopped or self.is_left or self.failure is not None
 
     def _add(self, text: str, *, is_end: bool = False) -> None:
-        told, self.is_stopped = self._stop.after(text, is_end=is_end)
-        self._update.pieces += self._splitter.add(told)
+        certain, self.is_stopped = self._stop.after(text, is_end=is_end)
+        self._update.pieces += self._splitter.add(certain)
 
     def record(self, step: Step) -> None:
         """Count a step."""

@@ -100,7 +100,7 @@ class _SerialJob(TextJob):
 
     def on_step(self, step: Any) -> None:
         self.record(step)
-        self.tell()
+        self.send_update()
 
     def on_prefill(self, num_read: int, num_tokens: int) -> None:
         if self.is_left:

@@ -87,7 +87,7 @@ class PassEngine(Engine):
                 if self._writing[number].emitter.finished:
                     self._drop(number)
             for job in self._writing:
-                job.tell()
+                job.send_update()
 
     def _read(self) -> None:
         """Read a part of the next prompts, and begin to write after the last one."""
@@ -138,7 +138,7 @@ class PassEngine(Engine):
         if job.emitter.finished:
             self._drop(len(self._writing) - 1)
         else:
-            job.tell()
+            job.send_update()
 
     def _drop(self, number: int) -> None:
         """End a text that is written; the last one takes its number, as in runner and budget."""

@@ -322,11 +322,11 @@ class Splitter:
     def _certain(self, marks: list[str], is_end: bool) -> str:
         """Return what cannot be the beginning of a mark, and hold the rest."""
         held = 0 if is_end else max((num_begun(self._held, mark) for mark in marks), default=0)
-        told, self._held = (
+        certain, self._held = (
             self._held[: len(self._held) - held],
             self._held[len(self._held) - held :],
         )
-        return told
+        return certain
 
     def _plain(self, text: str) -> Iterator[Piece]:
         kind: Any = "reasoning" if self._closing else "content"
