@@ -158,6 +158,9 @@ bench-hostile: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines
 bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models and llama.cpp on nine kinds of requests; ARGS="--models smollm2 --threads 1 --limit 3"
 	$(BENCH) -m real $(ARGS)
 
+bench-first-request: $(VENV)/demo ## gain of drafts at the first request of a process over later ones; ARGS="--processes 6"
+	$(BENCH) benches/first_request.py $(ARGS)
+
 bench-cpu: dev ## products a second of the kernels by type of weights; ARGS="--types Q4_K,Q6_K"
 	$(BENCH_WITH_HELPERS) benches/kernel_rates.py $(ARGS)
 

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,19 +32,33 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "datastores"
 
 
+class Started(list):
+    """The paths of started builds, and the exit status of each: None while it runs."""
+
+    ended = None
+
+
 @pytest.fixture
 def started(monkeypatch):
     """Return the paths that builds were started for; the test runs them."""
-    paths = []
+    paths = Started()
 
     def start(command, *, env, start_new_session, **_):
         assert command[:3] == [sys.executable, "-m", "specds.indexing.default"]
         assert start_new_session
         assert env["SPECDS_DEFAULT_DATASTORE"] == "0"
         paths.append(Path(command[3]))
+        return SimpleNamespace(poll=lambda: paths.ended)
 
     monkeypatch.setattr(default.subprocess, "Popen", start)
     return paths
+
+
+def test_process_that_was_killed_is_started_again(cache, started, demo_tokenizer):
+    default_datastore(demo_tokenizer)
+    started.ended = -9
+    default_datastore(demo_tokenizer)
+    assert len(started) == 2
 
 
 def test_next_call_after_the_build_returns_the_datastore(cache, started, demo_tokenizer, caplog):
@@ -55,7 +70,7 @@ def test_next_call_after_the_build_returns_the_datastore(cache, started, demo_to
     default.build(started[0])
     found = default_datastore(demo_tokenizer)
     assert (found.num_documents, found.vocab_size) == (1, vocab_size(demo_tokenizer))
-    assert len(started) == 2
+    assert len(started) == 1  # the second call found it running
     assert sorted(path.suffix for path in cache.iterdir()) == [".specds"]
 
 
@@ -109,6 +124,7 @@ def test_failed_build_is_not_repeated_at_once(cache, started, demo_tokenizer, mo
     monkeypatch.setattr(TextFiles, "__iter__", fails)
     with pytest.raises(OSError, match="disk"):
         default.build(started[0])
+    started.ended = 1
     assert default_datastore(demo_tokenizer) is None
     assert len(started) == 1
 

@@ -73,7 +73,7 @@ def run_demo(
         model, tokenizer = load_model(name, device="cpu", framework="numpy", progress=progress)
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         if name == SMOLLM2:
-            requests = _chat_requests(model, tokenizer)
+            requests = chat_requests(model, tokenizer)
 
             def make_drafter() -> FusedDrafter:
                 return FusedDrafter(memory=Memory(len(tokenizer.get_vocab())))
@@ -101,15 +101,19 @@ def run_demo(
             ]
         warm_up(ways, requests[0])
         comparison = Comparison(ways)
-        for number in range(rounds):
+        comparison.start_round()
+        for request in requests:
+            if not as_json:
+                terminal.out.rule(request.title)
+                terminal.out.print(request.shown, style="dim", soft_wrap=True)
+            rows = comparison.answer(request, max_new_tokens)
+            if not as_json:
+                _show(rows, tokenizer)
+        for number in range(1, rounds):
             comparison.start_round()
-            for request in requests:
-                if number == 0 and not as_json:
-                    terminal.out.rule(request.title)
-                    terminal.out.print(request.shown, style="dim", soft_wrap=True)
-                rows = comparison.answer(request, max_new_tokens)
-                if number == 0 and not as_json:
-                    _show(rows, tokenizer)
+            with terminal.waiting(f"round {number + 1} of {rounds}, in the opposite order"):
+                for request in requests:
+                    comparison.answer(request, max_new_tokens)
     if as_json:
         terminal.print_json({"model": name, "rounds": rounds, "requests": _records(comparison)})
         return
@@ -119,7 +123,7 @@ def run_demo(
     terminal.out.print(_NEXT, soft_wrap=True)
 
 
-def _chat_requests(model: Any, tokenizer: Any) -> list[TimedRequest]:
+def chat_requests(model: Any, tokenizer: Any) -> list[TimedRequest]:
     def request(title: str, message: str, grammar: Any = None) -> TimedRequest:
         messages, asked = [{"role": "user", "content": message}], {"add_generation_prompt": True}
         prompt = tokenizer.apply_chat_template(messages, return_dict=True, **asked)

@@ -252,7 +252,7 @@ def demo(
     num_prompts: Annotated[
         int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Prompts at most.")
     ] = 5,
-    max_new_tokens: NewTokens = 200,
+    max_new_tokens: NewTokens = 140,
     threads: int | None = None,
     as_json: Json = False,
 ) -> None:

@@ -121,7 +121,7 @@ def generate(
         if input_ids is not None:
             raise ValueError("input_ids and inputs are the same: give one of them")
         input_ids = inputs
-    if drafter is None and session is None:
+    if drafter is None and session is None and max_nodes != 0:
         drafter = with_default(FusedDrafter(), model, tokenizer)
     options = Options.of(
         drafter,

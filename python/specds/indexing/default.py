@@ -27,6 +27,7 @@ _RETRY_S = 24 * 3600
 
 _log = logging.getLogger("specds")
 _lock, _is_noted = Lock(), False
+_builds: dict[Path, subprocess.Popen[bytes]] = {}
 
 
 def default_datastore(tokenizer: Tokenizer | Any) -> Datastore | None:
@@ -114,9 +115,11 @@ def local_tokenizer(name: str) -> Any:
 
 
 def _start_build(tokenizer: Any, out: Path) -> None:
-    """Start the process that builds; do nothing if one failed lately, or the disk is full."""
+    """Start the process that builds, unless one runs, failed lately, or the disk is full."""
     failed, given = out.with_suffix(".failed"), out.with_suffix(".json")
     with suppress(OSError):
+        if out in _builds and _builds[out].poll() is None:
+            return
         if failed.exists() and time.time() - failed.stat().st_mtime < _RETRY_S:
             return
         if shutil.disk_usage(out.parent).free < _FREE_BYTES:
@@ -130,7 +133,7 @@ def _start_build(tokenizer: Any, out: Path) -> None:
             write_whole(given, json.dumps(about).encode())
         _note(out)
         few = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-        subprocess.Popen(
+        _builds[out] = subprocess.Popen(
             [sys.executable, "-m", "specds.indexing.default", str(out)],
             env={**os.environ, **few, _SWITCH: "0"},
             stdin=subprocess.DEVNULL,
