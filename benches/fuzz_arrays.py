@@ -4,6 +4,7 @@
 """
 
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,27 @@ EOS = 0
 
 class SlowWithoutDraftsError(Exception):
     """The library of a grammar takes too long for the masks of a text."""
+
+
+class RaisedByBothError(Exception):
+    """A request raises the same error with and without drafts."""
+
+
+def require_same_error(expected: Exception, decode: Callable[[], object]) -> None:
+    """Raise what is right where the request without drafts raises, such as at a dead end.
+
+    Raises:
+        RaisedByBothError: Decoding raises the expected error.
+        AssertionError: It does not.
+    """
+    try:
+        decode()
+        found = "no error"
+    except type(expected) as error:
+        found = str(error)
+    if found == str(expected):
+        raise RaisedByBothError(found)
+    raise AssertionError(f"{found}; without drafts {expected}")
 
 
 DENSE = ["llama", "qwen3", "gemma3"]
@@ -96,11 +118,15 @@ def drawn_for_arrays(rng):
     }
 
 
-def faults_of_arrays(request):
+def faults_of_arrays(request, on_plain=lambda: None):
     """Return what differs from the same request without drafts, and the number of accepted tokens.
 
+    Args:
+        request: The result of `drawn_for_arrays`.
+        on_plain: Called when the request without drafts has returned.
+
     Raises:
-        Exception: As the request without drafts does.
+        RaisedByBothError: The request raises the same error with and without drafts.
     """
     model, seed = _model(request["arrays"]), request["seed"]
     ids = np.random.default_rng(seed).integers(3, VOCAB_SIZE, (1, request["length"]))
@@ -117,14 +143,20 @@ def faults_of_arrays(request):
         calls = [each.seen for each in (*processors, *criteria)]
         return output.sequences[0].tolist(), calls, output.stats.num_accepted_tokens
 
+    def run_ours(plain):
+        makers = {"fused": FusedDrafter, "mixed": lambda: mixed_drafter(plain),
+                  "oracle": lambda: oracle_drafter(plain), "random": random_drafter,
+                  "none": lambda: None}  # fmt: skip
+        return run(makers[request["drafter"]](), request["max_nodes"])
+
     try:
         plain, calls, _ = run(None, 0)
     except TimeoutError as error:
         raise SlowWithoutDraftsError from error
-    makers = {"fused": FusedDrafter, "mixed": lambda: mixed_drafter(plain),
-              "oracle": lambda: oracle_drafter(plain), "random": random_drafter,
-              "none": lambda: None}  # fmt: skip
-    text, our_calls, accepted = run(makers[request["drafter"]](), request["max_nodes"])
+    except Exception as error:
+        require_same_error(error, lambda: run_ours([*range(3, 70)]))
+    on_plain()
+    text, our_calls, accepted = run_ours(plain)
     checks = {"text": text == plain, "calls": our_calls == calls}
     is_greedy = not request["settings"]["do_sample"]
     if is_greedy and "repetition_penalty" not in request["settings"] and not request["criteria"]:

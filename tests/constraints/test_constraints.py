@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from llguidance import LLMatcher
 
 from grammars import (
     EOS,
@@ -19,10 +20,12 @@ from grammars import (
     allowed_tokens,
 )
 from models import VOCAB_SIZE, random_tree
+from random_grammars import compiled
 from specds import FusedDrafter
 from specds._core import TokenTree
 from specds.constraints import ConstrainedSession, GrammarProcessor, Guide
 from specds.constraints.of_function import FunctionConstraint
+from specds.constraints.of_llguidance import has_ends, schema_source
 
 LIBRARIES = ["xgrammar", "llguidance"]
 
@@ -96,6 +99,54 @@ def test_ahead_at_a_choice_has_each_choice(library):
     texts = [b"".join(VOCABULARY[token] for token in path) for path in constraint.ahead()]
     for level in (b"low", b"high", b"mid"):
         assert any(text.startswith(level) for text in texts)
+
+
+A = VOCABULARY.index(b"a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "drafts"),
+    [("lark", 'start: /a*/ "a"', False), ("regex", "aa|aab", True)],
+)
+def test_drafts_look_ahead_only_where_forced_texts_have_ends(kind, source, drafts):
+    """llguidance never returns from a look at what is forced after "aa"."""
+    constraint = GrammarProcessor(compiled(kind, source)).start(0)()
+    assert constraint.push(A)
+    assert constraint.mask()[A]
+    assert constraint.forced_token() == (A if drafts else None)
+    assert constraint.num_allowed([A] * 20) == (1 if drafts else 20)
+    assert bool(constraint.ahead()) == drafts
+    assert (constraint.text_after([A]) is not None) == drafts
+    assert (constraint.mask_s < 1) == drafts  # engines compute no mask after a drafted token
+    session = FusedDrafter().session([A] * 20)
+    tree = ConstrainedSession(session, Guide(constraint), VOCAB_SIZE).draft(8)
+    assert A in tree.token_ids
+
+
+OWN_SPACES = {"type": "array", "items": {"const": 1}, "x-guidance": {"whitespace_pattern": "1*"}}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_known"),
+    [
+        (LLMatcher.grammar_from_json_schema(SCHEMA), True),
+        (LLMatcher.grammar_from_json_schema(SCHEMA, overrides={"item_separator": ", "}), True),
+        (LLMatcher.grammar_from_json_schema(SCHEMA, overrides={"item_separator": "1*"}), False),
+        (LLMatcher.grammar_from_json_schema(OWN_SPACES), False),
+        (schema_source(OWN_SPACES), True),
+        (LLMatcher.grammar_from_regex("a/b|(cd)*"), True),
+        (LLMatcher.grammar_from_lark('start: "a"'), False),
+        ('{"grammars": [{"lark_grammar": "start: /a*/ /a/"}]}', False),
+        ('{"grammars": [{"lark_grammar": "start: /a*/\\n%ignore /a/"}]}', False),
+        ('{"grammars": [{"lark_grammar": "start: /a/", "json_schema": {}}]}', False),
+        ('{"grammars": []}', False),
+        ('{"grammars": [5]}', False),
+        ("[" * 100_000, False),
+        ("", False),
+    ],
+)
+def test_forced_text_is_known_to_end(source, is_known):
+    assert has_ends(source) == is_known
 
 
 def test_ahead_follows_likely_spaces_where_any_whitespace_is_allowed():

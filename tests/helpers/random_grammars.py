@@ -124,12 +124,18 @@ def schema(rng, depth=2):
 
 
 def drawn_grammar(rng):
-    """Return the kind and the text of a grammar, which `compiled` takes."""
-    # llguidance computes the forced text of some grammars in Lark for minutes: `/a*/ "a"` has
-    # an endless one, because its lexer is greedy.
-    kind = rng.choice(["ebnf", "schema of xgrammar", "regex of xgrammar", "schema", "regex"])
-    text = {"ebnf": ebnf, "lark": lark}.get(kind) or (schema if "schema" in kind else regex)
-    return kind, text(rng)
+    """Return the kind and the text of a valid grammar, which `compiled` takes."""
+    while True:
+        kinds = ["ebnf", "schema of xgrammar", "regex of xgrammar", "lark", "schema", "regex"]
+        kind = rng.choice(kinds)
+        text = ({"ebnf": ebnf, "lark": lark}.get(kind) or (schema if "schema" in kind else regex))(
+            rng
+        )
+        try:
+            compiled(kind, text)
+        except (RuntimeError, ValueError):
+            continue
+        return kind, text
 
 
 def compiled(kind, text):

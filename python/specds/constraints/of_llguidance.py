@@ -1,6 +1,8 @@
 """Constraints of llguidance, which forces tokens."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
@@ -8,9 +10,21 @@ from typing import Any
 from specds._lazy import imported
 from specds.constraints.constraint import MAX_FORCED, MatcherConstraint, Path, few_of, some_of
 
+_GRAMMAR = "</state><grammar>\n"
+"""What precedes the source of a grammar in the library's errors."""
+_REGEX = re.compile(r"start: /(?:[^/\\\n]|\\.)*/")
+"""A grammar of one lexeme."""
+_SEPARATOR = re.compile("[ ,:]*")
+
 
 class LlguidanceConstraint(MatcherConstraint):
     """A copy of an `LLMatcher`.
+
+    A forced text may have no end: that of the Lark grammar `start: /a*/ "a"` after "aa", because
+    its first lexeme takes each further "a". The library limits the items of its parser, of which
+    a longer lexeme makes none, so a call that looks for this text never returns, and a mask
+    begins with this call. Without drafts, it is only made after texts that are written. If the
+    grammar is not known to be without such texts, it is not made after drafted tokens either.
 
     Args:
         matcher: The grammar with its tokenizer.
@@ -27,7 +41,12 @@ class LlguidanceConstraint(MatcherConstraint):
             raise ValueError(f"grammar is invalid: {matcher.get_error()}")
         if resets:
             matcher.reset()
-        super().__init__(matcher, vocab_size=8 * len(matcher.compute_bitmask()))
+        failed = _failed_copy(matcher)
+        self._looks_ahead = has_ends(_source_of(failed))
+        # After an error, the mask allows the end alone, without a look at the grammar.
+        super().__init__(matcher, vocab_size=8 * len(failed.compute_bitmask()))
+        if not self._looks_ahead:
+            self.mask_s = math.inf
         self._max_forced = max_forced
         # Tokens of the last free text. Where they are allowed is free text too, whose mask may
         # take a millisecond.
@@ -67,7 +86,7 @@ class LlguidanceConstraint(MatcherConstraint):
         return int(self._matcher.validate_tokens(path))
 
     def ahead(self) -> Sequence[Path]:
-        if self.ended:
+        if self.ended or not self._looks_ahead:
             return []
         # Its own search ends after 50,000 items, with an error of this copy.
         forced = self._matcher.compute_ff_tokens()
@@ -98,6 +117,9 @@ class LlguidanceConstraint(MatcherConstraint):
         self._matcher.rollback(1)
         return found
 
+    def text_after(self, path: Path) -> str | None:
+        return super().text_after(path) if self._looks_ahead else None
+
     def _forced_text(self) -> str:
         return bytes(self._matcher.compute_ff_bytes()).decode(errors="ignore")
 
@@ -112,6 +134,44 @@ class LlguidanceConstraint(MatcherConstraint):
         few = few_of(bits)
         self._free = self._free if few is not None else some_of(bits)
         return few or []
+
+
+def _failed_copy(matcher: Any) -> Any:
+    """Return a copy in the state of an error, whose text has the source of the grammar."""
+    failed = matcher.deep_copy()
+    failed.reset()
+    failed.rollback(1)
+    return failed
+
+
+def _source_of(failed: Any) -> str:
+    """Return the source of a grammar, empty if the library hides it."""
+    return str(failed.get_error().partition(_GRAMMAR)[2].rpartition("\n</grammar>")[0])
+
+
+def has_ends(source: str) -> bool:
+    """Return whether each text that a grammar forces is known to end.
+
+    So does that of a single lexeme. In JSON, no lexeme may continue as the one after it begins,
+    unless a schema has its own pattern of whitespace or separators.
+
+    Args:
+        source: That of an `LLMatcher`, in Lark or JSON.
+    """
+    try:
+        grammars = json.loads(source)["grammars"]
+        return bool(grammars) and all(map(_has_ends, grammars))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False  # Lark, or unknown
+
+
+def _has_ends(grammar: Any) -> bool:
+    lark, schema = grammar.get("lark_grammar"), grammar.get("json_schema")
+    if lark is not None or schema is None:
+        return schema is None and lark is not None and bool(_REGEX.fullmatch(lark))
+    given = schema.get("x-guidance", {}) if isinstance(schema, dict) else {}
+    separators = (given.get(f"{name}_separator") or "" for name in ("item", "key"))
+    return not given.get("whitespace_pattern") and all(map(_SEPARATOR.fullmatch, separators))
 
 
 def grammar_source(json_schema: str | None, regex: str | None) -> str | None:
@@ -152,7 +212,8 @@ def schema_source(schema: Mapping[str, Any], name: str = "the schema") -> str:
         ValueError: It is invalid; the message begins with `name`.
         ImportError: llguidance is not installed.
     """
-    form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+            "whitespace_pattern": None}  # fmt: skip
     grammar = imported("llguidance").LLMatcher.grammar_from_json_schema
     return _valid(grammar(schema, overrides=form), name)
 
