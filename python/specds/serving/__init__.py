@@ -2,5 +2,6 @@
 
 `requests` reads the bodies of requests into `job.Asked`, `engine` computes jobs together in one
 thread, `slots` keeps the keys and values of finished ones, `pieces` splits texts into reasoning,
-content and calls, `replies` writes answers, and `app` has the routes.
+content and calls, `infill` writes prompts with a gap, `replies` writes answers, `ollama`
+translates another API, and `app` has the routes.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import signal
 import socket
@@ -12,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -20,23 +20,22 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from specds.serving import ollama
 from specds.serving.drafting import Drafting
 from specds.serving.engine import BusyError, Engine
 from specds.serving.job import TextJob, Update
 from specds.serving.metrics import Metrics
-from specds.serving.replies import Reply, error_body, event, infilled
+from specds.serving.replies import InfillReply, Reply, status_of
 from specds.serving.requests import ApiRequest, RequestError, RequestReader
 
 MAX_BODY_BYTES = 32 << 20
 """The most bytes of a body."""
 RETRY_S = 2
-
-_log = logging.getLogger("specds")
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,12 @@ def make_app(served: ServedModel) -> Starlette:
         "/v1/completions": ("POST", routes.completions),
         "/v1/embeddings": ("POST", routes.embeddings),
         "/infill": ("POST", routes.infill),
+        "/api/chat": ("POST", routes.ollama_chat),
+        "/api/generate": ("POST", routes.ollama_generate),
+        "/api/tags": ("GET", routes.ollama_tags),
+        "/api/ps": ("GET", routes.ollama_tags),
+        "/api/show": ("POST", routes.ollama_show),
+        "/api/version": ("GET", routes.ollama_version),
         "/tokenize": ("POST", routes.tokenize),
         "/detokenize": ("POST", routes.detokenize),
         "/health": ("GET", routes.health),
@@ -85,10 +90,10 @@ def make_app(served: ServedModel) -> Starlette:
         await run_in_threadpool(served.engine.close)
 
     handlers: Any = {
-        RequestError: lambda _, error: _refused(error.status, str(error), error.param, error.code),
-        BusyError: lambda _, error: _refused(503, str(error), kind="overloaded_error"),
-        404: lambda request, _: _refused(404, f"there is no {request.method} {request.url.path}"),
-        405: lambda request, _: _refused(405, f"{request.url.path} has no {request.method}"),
+        RequestError: lambda at, e: _refused(at, e.status, str(e), e.param, e.code),
+        BusyError: lambda at, e: _refused(at, 503, str(e)),
+        404: lambda at, _: _refused(at, 404, f"there is no {at.method} {at.url.path}"),
+        405: lambda at, _: _refused(at, 405, f"{at.url.path} has no {at.method}"),
     }
     app = Starlette(
         routes=[Route(path, route, methods=[method]) for path, (method, route) in paths.items()],
@@ -119,10 +124,13 @@ def run(app: Starlette, sock: socket.socket, grace_s: int = 5) -> None:
             signal.signal(number, handler)
 
 
-def _refused(status: int, message: str, param: str | None = None, code: str | None = None,
-             kind: str = "invalid_request_error") -> Response:  # fmt: skip
+def _refused(
+    at: HTTPConnection, status: int, message: str, param: str | None = None, code: str | None = None
+) -> Response:
+    """Return an error in the form of the API that was asked."""
+    reply = ollama.ChatReply if at.url.path.startswith("/api/") else Reply
     headers = {"Retry-After": str(RETRY_S)} if status == 503 else None
-    return JSONResponse(error_body(message, param, code, kind), status, headers)
+    return JSONResponse(reply.error(status, message, param, code), status, headers)
 
 
 class _Guard:
@@ -135,21 +143,22 @@ class _Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        origin, host = headers.get(b"origin"), headers.get(b"host", "")
+        at = HTTPConnection(scope)
+        origin, host = at.headers.get("origin"), at.headers.get("host", "")
         refused: Response | None = None
         scope["tenant"] = ""
         if self._tenants and scope["path"] not in ("/", "/health"):
-            _, _, key = headers.get(b"authorization", "").partition(" ")
-            key = key.strip() or headers.get(b"x-api-key", "")
+            _, _, key = at.headers.get("authorization", "").partition(" ")
+            key = key.strip() or at.headers.get("x-api-key", "")
             tenant = self._tenants.get(sha256(key.encode("latin-1", "replace")).hexdigest())
             scope["tenant"] = tenant or ""
             if tenant is None:
-                refused = _refused(401, "this server needs a valid API key", code="invalid_api_key")
+                message = "this server needs a valid API key"
+                refused = _refused(at, 401, message, code="invalid_api_key")
         elif origin is not None and origin.partition("://")[2] != host:
-            refused = _refused(403, "pages of other sites need a server with API keys")
+            refused = _refused(at, 403, "pages of other sites need a server with API keys")
         elif not self._tenants and not _is_own(host, scope.get("server")):
-            refused = _refused(403, f"a server without API keys has no host {host[:80]!r}")
+            refused = _refused(at, 403, f"a server without API keys has no host {host[:80]!r}")
         await (refused or self._app)(scope, receive, send)
 
 
@@ -179,7 +188,8 @@ class _Routes:
         }
         name = request.path_params.get("name")
         if name not in (None, self._served.name):
-            return _refused(404, f"there is no model {name!r}", "model", "model_not_found")
+            message = f"there is no model {name!r}"
+            return _refused(request, 404, message, "model", "model_not_found")
         return JSONResponse({"object": "list", "data": [about]} if name is None else about)
 
     async def page(self, _: Request) -> Response:
@@ -196,8 +206,8 @@ class _Routes:
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def embeddings(self, _: Request) -> Response:
-        return _refused(501, "specds serves no embeddings: it generates text")
+    async def embeddings(self, request: Request) -> Response:
+        return _refused(request, 501, "specds serves no embeddings: it generates text")
 
     async def tokenize(self, request: Request) -> Response:
         body = await _body(request)
@@ -215,36 +225,44 @@ class _Routes:
         return await self._answer(request, self._reader.completion)
 
     async def infill(self, request: Request) -> Response:
-        body, started = await _body(request), time.monotonic()
-        _, inbox = await self._begun(request, body, self._reader.infill)
-        (job,), firsts = inbox.jobs, list[float]()
+        return await self._answer(request, self._reader.infill, InfillReply)
 
-        async def answer() -> Response:
-            update = Update()
-            async for _, more in inbox:
-                firsts.append(time.monotonic())
-                update.pieces += more.pieces
-                update.finish, update.failure = more.finish, more.failure
-            if update.failure is not None:
-                return _failed(update.failure)
-            first = min(firsts[0], time.monotonic())
-            seconds = first - started, time.monotonic() - first
-            return JSONResponse(infilled(update, job, seconds, body.get("response_fields")))
+    async def ollama_chat(self, request: Request) -> Response:
+        read = partial(ollama.read_chat, self._reader)
+        return await self._answer(request, read, ollama.ChatReply)
 
-        return await inbox.watched(request, answer())
+    async def ollama_generate(self, request: Request) -> Response:
+        read = partial(ollama.read_generate, self._reader)
+        return await self._answer(request, read, ollama.GenerateReply)
 
-    async def _answer(self, request: Request, read: Callable[[Any, str], ApiRequest]) -> Response:
+    async def ollama_tags(self, _: Request) -> Response:
+        return JSONResponse({"models": [ollama.about(self._served, self._started)[0]]})
+
+    async def ollama_show(self, _: Request) -> Response:
+        return JSONResponse(ollama.about(self._served, self._started)[1])
+
+    async def ollama_version(self, _: Request) -> Response:
+        return JSONResponse({"version": ollama.VERSION})
+
+    async def _answer(
+        self,
+        request: Request,
+        read: Callable[[Any, str], ApiRequest],
+        reply_of: type[Reply] = Reply,
+    ) -> Response:
         call, inbox = await self._begun(request, await _body(request), read)
-        reply = Reply(call, inbox.jobs, self._served.name, self._served.tokenizer)
+        reply = reply_of(call, inbox.jobs, self._served.name, self._served.tokenizer)
         if call.is_streamed:
             return _EventStream(inbox, reply)
 
         async def answer() -> Response:
-            update = [Update() for _ in inbox.jobs]
+            updates = [Update() for _ in inbox.jobs]
             async for index, more in inbox:
-                update[index] = more
-            failures = [of.failure for of in update if of.failure is not None]
-            return _failed(failures[0]) if failures else JSONResponse(reply.whole(update))
+                updates[index] = more
+            for update in updates:
+                if update.failure is not None:
+                    return _refused(request, *status_of(update.failure))
+            return JSONResponse(reply.whole(updates))
 
         return await inbox.watched(request, answer())
 
@@ -256,8 +274,7 @@ class _Routes:
         asked, served = call.jobs, self._served
         self._engine.reserve(len(asked))
         inbox = _Inbox(self._engine)
-        streams = call.is_streamed or request.url.path.endswith("infill")
-        about = {"is_streamed": streams, "has_sources": call.has_sources}
+        about = {"is_streamed": call.is_streamed, "has_sources": call.has_sources}
         make = self._engine.make
 
         def opened() -> None:
@@ -341,47 +358,25 @@ class _Inbox:
 
 
 class _EventStream(Response):
-    """Server-sent events."""
+    """An answer in parts."""
 
     def __init__(self, inbox: _Inbox, reply: Reply) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(None, 200, headers, "text/event-stream")
+        super().__init__(None, 200, headers, reply.media_type)
         del self.headers["content-length"]
         self._inbox, self._reply = inbox, reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        parts = self._reply.parts
         async with self._inbox.canceled_without(receive):
             with suppress(OSError):  # the client has left
                 await send(start)
                 async for first in self._inbox:
-                    parts = [part for update in (first, *self._inbox.waiting())
-                             for part in self._events(*update)]  # fmt: skip
-                    body = b"".join(parts)
-                    if body:
+                    updates = (first, *self._inbox.waiting())
+                    if body := b"".join(parts(*update) for update in updates):
                         await send({"type": "http.response.body", "body": body, "more_body": True})
-                last = event(self._reply.usage_chunk()) if self._reply.call.has_usage else b""
-                await send({"type": "http.response.body", "body": last + b"data: [DONE]\n\n"})
-
-    def _events(self, index: int, update: Update) -> list[bytes]:
-        if update.failure is not None:
-            status, message = _status_of(update.failure)
-            kind = "server_error" if status == 500 else "invalid_request_error"
-            return [event(error_body(message, kind=kind))]
-        return [event(chunk) for chunk in self._reply.chunks(index, update)]
-
-
-def _status_of(failure: Exception) -> tuple[int, str]:
-    if isinstance(failure, MemoryError):
-        return 503, str(failure)
-    return (400, str(failure)) if isinstance(failure, ValueError) else (500, "a pass failed")
-
-
-def _failed(failure: Exception) -> Response:
-    status, message = _status_of(failure)
-    return _refused(
-        status, message, kind="server_error" if status >= 500 else "invalid_request_error"
-    )
+                await send({"type": "http.response.body", "body": self._reply.last()})
 
 
 def _page() -> str:

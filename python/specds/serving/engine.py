@@ -26,7 +26,7 @@ class Engine:
         max_waiting: The most jobs that wait.
 
     Attributes:
-        counts: TokenIds and requests so far, by name.
+        counts: Tokens and requests so far, by name.
         accepted: Accepted tokens by source.
     """
 

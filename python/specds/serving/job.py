@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,10 +46,12 @@ class Asked:
         grammar: An `llguidance.LLMatcher` that the text must match.
         style: How the text is split.
         in_reasoning: Whether the prompt ends within reasoning.
-        predicted: TokenIds from which it is drafted.
+        predicted: Tokens from which it is drafted.
         is_predicted: Whether the request brought them, so that `usage` counts them.
         tenant: Whose request it is.
-        mark_at: TokenIds of the prompt after which recurrent states are kept.
+        mark_at: Tokens of the prompt after which recurrent states are kept.
+        ends: Tokens that end the text, like those of the model.
+        max_s: Seconds from its first token after which the text ends.
     """
 
     prompt: NDArray[np.int64]
@@ -67,6 +71,8 @@ class Asked:
     is_predicted: bool = False
     tenant: str = ""
     mark_at: int | None = None
+    ends: frozenset[int] = frozenset()
+    max_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -96,13 +102,14 @@ class TextJob:
     """A text of a request, from its prompt to its last token; only the engine calls its methods.
 
     Args:
-        ends: TokenIds that end the text.
+        ends: Tokens that end texts of the model.
         deliver: Gets an update after each step, or with `is_streamed=False` once at the end.
         has_sources: Whether updates have the sources of tokens.
 
     Attributes:
+        ends: Tokens that end this text.
         emitted: The tokens of the text.
-        num_cached: TokenIds of the prompt whose states were kept.
+        num_cached: Tokens of the prompt whose states were kept.
         num_steps: Passes that wrote tokens.
         accepted: Accepted tokens by source.
         is_left: Set when the client has left; the engine then ends the text.
@@ -126,8 +133,11 @@ class TextJob:
         self.accepted: Counter[str] = Counter()
         self.is_left = self.is_stopped = False
         self.failure: Exception | None = None
-        self._ends = frozenset[int]() if asked.ignores_end else ends
-        self._hidden = {*tokenizer.all_special_ids, *ends} - asked.style.shown_ids(tokenizer)
+        self._began = self._first = self._last = time.monotonic()
+        self.ends = asked.ends if asked.ignores_end else ends | asked.ends
+        self._hidden = {*tokenizer.all_special_ids, *ends, *asked.ends} - asked.style.shown_ids(
+            tokenizer
+        )
         self._spelling = Spelling(tokenizer)
         self._splitter = Splitter(asked.style, asked.in_reasoning)
         self._stop = _StopText(asked.stops)
@@ -135,7 +145,7 @@ class TextJob:
     def rules(self, vocab_size: int) -> list[Any]:
         """Return the processors of the text's scores, a grammar last."""
         asked = self.asked
-        made: list[Any] = asked.processing.processors(len(asked.prompt), self._ends, vocab_size)
+        made: list[Any] = asked.processing.processors(len(asked.prompt), self.ends, vocab_size)
         if self.has_penalties:
             made.append(self.penalized)
         return [*made, GrammarProcessor(asked.grammar)] if asked.grammar is not None else made
@@ -162,8 +172,13 @@ class TextJob:
     def close(self) -> None:
         """Finish the session, which may keep the text for later requests."""
 
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Seconds until the first token, and from then to the last one."""
+        return self._first - self._began, self._last - self._first
+
     def _finish(self) -> Literal["stop", "length", "tool_calls"]:
-        is_whole = bool(self.emitted) and self.emitted[-1] in self._ends
+        is_whole = bool(self.emitted) and self.emitted[-1] in self.ends
         if not self.is_stopped:
             self._add(self._spelling.of(None), is_end=True)
         self._update.pieces += self._splitter.end()
@@ -173,11 +188,14 @@ class TextJob:
 
     def take(self, token_ids: Any, _: Any = None) -> bool:
         """Take the last token, as a stopping criterion; return true if the text ends with it."""
-        token = int(token_ids[0, -1])
+        token, self._last = int(token_ids[0, -1]), time.monotonic()
+        if not self.emitted:
+            self._first = self._last
         self.emitted.append(token)
         if self.failure is None and token not in self._hidden:
             self._add(self._spelling.of(token))
-        return self.is_stopped or self.is_left or self.failure is not None
+        is_late = self._last - self._first > self.asked.max_s
+        return is_late or self.is_stopped or self.is_left or self.failure is not None
 
     def _add(self, text: str, *, is_end: bool = False) -> None:
         certain, self.is_stopped = self._stop.after(text, is_end=is_end)
@@ -231,9 +249,9 @@ class RowJob(TextJob):
         self._sampler = ArraySampler(asked.sampling, random, rules)
         self.is_argmax = self._sampler.is_argmax
         ids = asked.prompt[None]
-        self.emitter = ArrayEmitter(ids, most, self._ends, [self.take])
-        self._request = Request(self.bound(drafter), model, model.vocab_size, most, self._ends)
-        given: Any = (model, rules, asked.sampling.do_sample, most, self._ends)
+        self.emitter = ArrayEmitter(ids, most, self.ends, [self.take])
+        self._request = Request(self.bound(drafter), model, model.vocab_size, most, self.ends)
+        given: Any = (model, rules, asked.sampling.do_sample, most, self.ends)
         self._request.open_row(ids, self, self.emitter, RequestRules(*given))
 
     @property

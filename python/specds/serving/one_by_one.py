@@ -68,8 +68,7 @@ class SerialEngine(Engine):
             cache.crop(shared - cache.get_seq_length())
         job.num_cached = 0 if cache is None else cache.get_seq_length()
         config = copy(self._model.generation_config)
-        if asked.ignores_end:
-            config.eos_token_id = None
+        config.eos_token_id = sorted(job.ends) or None
         prompt = prompt_of(self._model, ids)
         output = generate(
             self._model,

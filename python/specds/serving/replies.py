@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from specds.integrations.openai import count_accepted
@@ -15,14 +15,16 @@ from specds.serving.pieces import Piece
 from specds.serving.requests import ApiRequest
 
 
-def error_body(message: str, param: str | None = None, code: str | None = None,
-               kind: str = "invalid_request_error") -> dict[str, Any]:  # fmt: skip
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+def status_of(failure: Exception) -> tuple[int, str]:
+    """Return the status and the message of a failure."""
+    if isinstance(failure, MemoryError):
+        return 503, str(failure)
+    return (400, str(failure)) if isinstance(failure, ValueError) else (500, "a pass failed")
 
 
 @dataclass
 class Reply:
-    """The answer to a call, which grows by updates of its jobs."""
+    """The answer of OpenAI's API to a call, which grows by updates of its jobs."""
 
     call: ApiRequest
     jobs: list[TextJob]
@@ -30,12 +32,34 @@ class Reply:
     tokenizer: Any
     id: str = field(init=False)
     created: int = field(init=False)
+    media_type: ClassVar[str] = "text/event-stream"
 
     def __post_init__(self) -> None:
         kind = "chatcmpl" if self.call.is_chat else "cmpl"
         self.id, self.created = f"{kind}-{uuid4().hex}", int(time.time())
         self._num_calls = [0] * len(self.jobs)
         self._is_begun = [False] * len(self.jobs)
+
+    def parts(self, index: int, update: Update) -> bytes:
+        """Return the parts of a stream for an update of a choice."""
+        if update.failure is not None:
+            return self.framed(self.error(*status_of(update.failure)))
+        return b"".join(map(self.framed, self.chunks(index, update)))
+
+    def last(self) -> bytes:
+        """Return the end of a stream."""
+        usage = {**self._head(is_chunk=True), "choices": [], "usage": self.usage()}
+        return (self.framed(usage) if self.call.has_usage else b"") + b"data: [DONE]\n\n"
+
+    def framed(self, chunk: dict[str, Any]) -> bytes:
+        return b"data: " + spelled(chunk) + b"\n\n"
+
+    @staticmethod
+    def error(status: int, message: str, param: str | None = None,
+              code: str | None = None) -> dict[str, Any]:  # fmt: skip
+        """Return the body of an error."""
+        kind = {503: "overloaded_error", 500: "server_error"}.get(status, "invalid_request_error")
+        return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
     def _head(self, *, is_chunk: bool) -> dict[str, Any]:
         kind = "chat.completion" + ".chunk" * is_chunk if self.call.is_chat else "text_completion"
@@ -76,9 +100,6 @@ class Reply:
         content = {"delta": delta} if self.call.is_chat else {"text": delta}
         choice = {"index": index, **content, "logprobs": log_probs, "finish_reason": None}
         return {**self._head(is_chunk=True), "choices": [choice]}
-
-    def usage_chunk(self) -> dict[str, Any]:
-        return {**self._head(is_chunk=True), "choices": [], "usage": self.usage()}
 
     def whole(self, update: list[Update]) -> dict[str, Any]:
         """Return the answer, given one update of each choice."""
@@ -159,30 +180,42 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     return found
 
 
-def infilled(
-    update: Update, job: TextJob, seconds: tuple[float, float], wanted: Any
-) -> dict[str, Any]:
-    """Return the answer of llama.cpp's `/infill`, or the fields of it that were asked for."""
-    text = "".join(piece.text for piece in update.pieces)
-    num_read, num_new = len(job.asked.prompt) - job.num_cached, len(job.emitted)
-    answer: dict[str, Any] = {
-        "content": text,
-        "stop": True,
-        "stop_type": "limit" if update.finish == "length" else "eos",
-        "tokens_predicted": num_new,
-        "tokens_evaluated": len(job.asked.prompt),
-        "tokens_cached": job.num_cached,
-        "truncated": False,
-        "timings": {
+class InfillReply(Reply):
+    """The answer of llama.cpp's `/infill`."""
+
+    def chunks(self, index: int, update: Update) -> Iterator[dict[str, Any]]:
+        text = "".join(piece.text for piece in update.pieces)
+        if update.finish:
+            yield self.whole([update])
+        elif text:
+            yield {"content": text, "stop": False}
+
+    def last(self) -> bytes:
+        return b""
+
+    def whole(self, updates: list[Update]) -> dict[str, Any]:
+        """Return the answer, or the fields of it that were asked for."""
+        (update,), (job,) = updates, self.jobs
+        num_read, num_new = len(job.asked.prompt) - job.num_cached, len(job.emitted)
+        read_s, written_s = job.seconds
+        timings = {
             "cache_n": job.num_cached,
-            **_timings("prompt", num_read, seconds[0]),
-            **_timings("predicted", num_new, seconds[1]),
-        },
-    }
-    if not isinstance(wanted, list) or not wanted:
-        return answer
-    flat = {**answer, **{f"timings/{name}": value for name, value in answer["timings"].items()}}
-    return {name: flat[name] for name in wanted if isinstance(name, str) and name in flat}
+            **_timings("prompt", num_read, read_s),
+            **_timings("predicted", num_new, written_s),
+        }
+        answer = {
+            "content": "".join(piece.text for piece in update.pieces),
+            "stop": True,
+            "stop_type": "limit" if update.finish == "length" else "eos",
+            "tokens_predicted": num_new,
+            "tokens_evaluated": len(job.asked.prompt),
+            "tokens_cached": job.num_cached,
+            "truncated": False,
+            "timings": timings,
+        }
+        flat = {**answer, **{f"timings/{name}": value for name, value in timings.items()}}
+        wanted = self.call.fields or answer
+        return {name: flat[name] for name in wanted if name in flat}
 
 
 def _timings(name: str, number: int, seconds: float) -> dict[str, float]:
@@ -195,9 +228,6 @@ def _timings(name: str, number: int, seconds: float) -> dict[str, float]:
     }
 
 
-def event(chunk: Any) -> bytes:
-    return (
-        b"data: "
-        + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-        + b"\n\n"
-    )
+def spelled(chunk: Any) -> bytes:
+    """Return the JSON of a chunk."""
+    return json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -23,13 +23,17 @@ from specds.models.context import require_room
 from specds.models.gguf import field
 from specds.models.spelled import SpelledPrompts
 from specds.models.tool_calls import MAX_IDS, example_tokens
+from specds.serving.infill import FillPrompts
 from specds.serving.job import Asked
 from specds.serving.pieces import Style
 
 _log = logging.getLogger("specds")
+_logged = set[str]()
 
 MOST_CHOICES = 16
 _MOST_STOPS, _MOST_STOP_CHARS, _MOST_TOP = 16, 1024, 20
+_MOST_LOGGED = 256
+"""The most names of unknown fields that are logged, each once."""
 
 # Name, whether a whole number, least, most.
 _NUMBERS = {
@@ -48,6 +52,7 @@ _NUMBERS = {
     "n": (True, 1, MOST_CHOICES),
     "seed": (True, -(1 << 63), (1 << 64) - 1),
     "top_logprobs": (True, 0, _MOST_TOP),
+    "t_max_predict_ms": (True, -1, 1 << 31),
 }
 _TEXTS = ("model", "user", "safety_identifier", "suffix", "reasoning_effort", "input_prefix",
           "input_suffix")  # fmt: skip
@@ -93,6 +98,7 @@ class ApiRequest:
         has_usage: Whether the stream ends with the usage.
         has_sources: Whether the stream names the sources of tokens.
         echo: The texts that the choices begin with, one for each prompt.
+        fields: The fields of the answer that are asked for; empty for all.
     """
 
     prompts: list[Asked]
@@ -102,6 +108,7 @@ class ApiRequest:
     has_usage: bool = False
     has_sources: bool = False
     echo: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
 
     @property
     def jobs(self) -> list[Asked]:
@@ -134,6 +141,17 @@ class RequestReader:
         self._has_marks = weights is not None and not weights.takes_trees
         self._spelled = SpelledPrompts(tokenizer) if spells_control_tokens else None
         self._template = str(tokenizer.chat_template or "")
+        self.fill = FillPrompts(tokenizer, file, model.vocab_size)
+
+    @property
+    def has_template(self) -> bool:
+        """Return whether the model has a chat template."""
+        return bool(self._template)
+
+    @property
+    def architecture(self) -> str:
+        """Return the architecture of the model's file; empty without a file."""
+        return str(field(self._file, "general.architecture", "")) if self._file else ""
 
     @cached_property
     def _known_tokens(self) -> Any:
@@ -188,11 +206,11 @@ class RequestReader:
         source, predicted = self._format(given), self._predicted(given)
         found = []
         for each in prompts:
-            ids = self._filled(each, suffix, []) if suffix else self._prompt_ids(each)
+            ids = self._filled(each, suffix) if suffix else self._prompt_ids(each)
             asked = self._asked(given, ids, tenant, source=source, top_logprobs=top)
-            found.append(
-                replace(asked, predicted=predicted, is_predicted=True, mark_at=len(ids) - 1)
-            )
+            ends = asked.ends | self.fill.ends if suffix else asked.ends
+            asked = replace(asked, mark_at=len(ids) - 1, ends=ends)
+            found.append(replace(asked, predicted=predicted, is_predicted=True))
         echo = tuple(map(self._text, prompts)) if _flag(given, "echo") else ()
         return self._call(given, found, is_chat=False, echo=echo)
 
@@ -204,10 +222,17 @@ class RequestReader:
             isinstance(part, dict) and isinstance(part.get("text"), str) for part in extra
         ):
             raise RequestError("input_extra must be a list of objects with `text`", "input_extra")
+        files = [(_utf8(part.get("filename") or "filename", "input_extra"),
+                  _utf8(part["text"], "input_extra")) for part in extra]  # fmt: skip
         before = given.get("input_prefix", "") + _text_field(given, "prompt")
-        ids = self._filled(before, given.get("input_suffix", ""), extra)
+        room = max(given.get("n_predict", 0), 0)
+        ids = self._filled(before, given.get("input_suffix", ""), files, room)
         asked = self._asked(given, ids, tenant)
-        return self._call(given, [replace(asked, mark_at=len(ids) - 1)], is_chat=False)
+        asked = replace(asked, mark_at=len(ids) - 1, ends=asked.ends | self.fill.ends)
+        wanted = given.get("response_fields") or []
+        if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+            raise RequestError("response_fields must be a list of names", "response_fields")
+        return self._call(given, [asked], is_chat=False, fields=tuple(wanted))
 
     def tokens(self, body: Any) -> list[int]:
         """Read the body of `/tokenize`: `content`, or vLLM's `prompt` or `messages`."""
@@ -268,6 +293,7 @@ class RequestReader:
         settings["min_new_tokens"] = given.get("min_tokens", settings.get("min_new_tokens", 0))
         if biases := self._biases(given.get("logit_bias")):
             settings["sequence_bias"] = biases
+        stops = _stops(given.get("stop"))
         lengths = [given[name] for name in ("max_completion_tokens", "max_tokens", "n_predict")
                    if given.get(name, -1) >= 0]  # fmt: skip
         most = min(lengths, default=context)
@@ -285,12 +311,21 @@ class RequestReader:
             given.get("frequency_penalty", 0.0),
             given.get("presence_penalty", 0.0),
             _flag(given, "ignore_eos"),
-            _stops(given.get("stop")),
+            stops,
             given.get("seed"),
             top_logprobs,
             matcher,
             tenant=tenant_of(tenant, given),
+            ends=frozenset(filter(None, map(self._control_token, stops))),
+            max_s=given["t_max_predict_ms"] / 1000
+            if given.get("t_max_predict_ms", 0) > 0
+            else math.inf,
         )
+
+    def _control_token(self, stop: str) -> int | None:
+        """Return the control token that is spelled like a stop, which no text shows."""
+        number: int | None = self._tokenizer.backend_tokenizer.token_to_id(stop)
+        return number if number in self._tokenizer.all_special_ids else None
 
     def _biases(self, given: Any) -> dict[tuple[int, ...], float]:
         if given is None:
@@ -408,42 +443,16 @@ class RequestReader:
         ids = self._tokenizer.apply_chat_template(messages, return_dict=True, **more)["input_ids"]
         return [*ids]
 
-    def _filled(self, before: Any, after: Any, extra: list[dict[str, Any]]) -> list[int]:
-        """Return a prompt that is filled in the middle: suffix first, as llama.cpp writes it."""
-        marks = {name: self._mark(name) for name in _FILL}
-        if None in (marks["pre"], marks["suf"], marks["mid"]):
+    def _filled(
+        self, before: Any, after: Any, files: Sequence[tuple[str, str]] = (), room: int = 0
+    ) -> list[int]:
+        """Return a prompt that is filled in the middle and leaves room for tokens."""
+        if not self.fill:
             raise RequestError("the model's file names no tokens to fill in the middle",
                                "suffix", status=501)  # fmt: skip
-        ids: list[Any] = []
-        for part in extra:
-            if marks["sep"] is not None:
-                name = str(part.get("filename") or "filename")
-                ids += [marks["sep"], *self._encode(f"{name}\n{part['text']}", adds=False)]
-            else:
-                ids += self._encode(part["text"], adds=False)
-        ids += [marks["pre"], *self._encode(_utf8(before, "prompt"), adds=False)]
-        ids += [marks["suf"], *self._encode(_utf8(after, "suffix"), adds=False), marks["mid"]]
-        start = self._encode("", adds=True)
-        return [*start, *ids]
-
-    def _mark(self, name: str) -> int | None:
-        if self._file is not None:
-            for key in (f"fim_{name}", _FILL[name][0]):
-                value = field(self._file, f"tokenizer.ggml.{key}_token_id") if key else None
-                if isinstance(value, int):
-                    return value
-        backend = self._tokenizer.backend_tokenizer
-        found = (backend.token_to_id(token) for token in _FILL[name][1:])
-        return next((number for number in found if number is not None), None)
-
-
-_FILL = {
-    "pre": ("prefix", "<|fim_prefix|>", "<fim_prefix>", "<|fim_begin|>", "<PRE>", "[PREFIX]"),
-    "suf": ("suffix", "<|fim_suffix|>", "<fim_suffix>", "<|fim_hole|>", "<SUF>", "[SUFFIX]"),
-    "mid": ("middle", "<|fim_middle|>", "<fim_middle>", "<|fim_end|>", "<MID>", "[MIDDLE]"),
-    "sep": ("", "<|file_sep|>", "<file_sep>"),
-}
-"""The older name of a field, and the usual spellings of a token."""
+        before, after = _utf8(before, "prompt"), _utf8(after, "suffix")
+        most: int = self._model.context_length - room
+        return self.fill.token_ids(before, after, files, most)
 
 
 def tenant_of(tenant: str, given: Mapping[str, Any]) -> str:
@@ -462,8 +471,11 @@ def _checked(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None}
-    if unknown := sorted(given.keys() - _KNOWN):
-        _log.warning("fields of a request are ignored: %s", ", ".join(map(repr, unknown[:20])))
+    # Each once: editors send them with each key.
+    unknown = sorted(given.keys() - _KNOWN - _logged)[: _MOST_LOGGED - len(_logged)]
+    if unknown:
+        _logged.update(unknown)
+        _log.warning("fields of requests are ignored: %s", ", ".join(map(repr, unknown)))
     for name, (is_whole, least, most) in _NUMBERS.items():
         if name in given:
             value = given[name]
