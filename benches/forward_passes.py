@@ -80,8 +80,8 @@ def transformers_passes(folder: str, num_threads: int, _: int) -> dict[str, Call
     from transformers import AutoModelForCausalLM
 
     from specds import TokenTree
-    from specds.verify import Runner
-    from specds.verify.in_place import InPlaceRunner
+    from specds.transformers.verify.generic import Runner
+    from specds.transformers.verify.in_place import InPlaceRunner
 
     torch.set_num_threads(num_threads)
     torch.set_grad_enabled(False)

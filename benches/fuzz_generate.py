@@ -50,7 +50,7 @@ from random_grammars import compiled, drawn_grammar
 from specds import FusedDrafter, generate
 from specds.constraints import GrammarProcessor
 from specds.drafters import Memory
-from specds.verify import UnsupportedModelError
+from specds.generation.runner import UnsupportedModelError
 
 PAD = 1
 MOST_SECONDS = 30

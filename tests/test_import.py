@@ -28,7 +28,7 @@ def test_import_needs_numpy_alone():
     heavy = ["torch", "transformers", "rich", "typer", "datasets", "pyarrow", "pathspec"]
     engines = ["sglang", "vllm", "llama_cpp"]
     adapters = [f"specds.integrations.{name}" for name in (*engines, "vllm_v2")]
-    names = ", ".join(["sys", "specds.decoding.stats", "specds.corpora", *adapters])
+    names = ", ".join(["sys", "specds.generation.stats", "specds.corpora", *adapters])
     program = f"import {names}; print(*sys.modules)"
     imported = subprocess.check_output([sys.executable, "-c", program], text=True).split()
     assert not {*heavy, *engines} & {*imported}

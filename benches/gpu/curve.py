@@ -14,12 +14,12 @@ from transformers import LogitsProcessorList
 
 from gpu.figure import Figure
 from gpu.shapes import random_model
-from specds.accept.on_device import PassRequest
-from specds.accept.on_host import Sampler
 from specds.bench.generation.target import synchronize
 from specds.drafters import TokenTree
-from specds.verify.packed import PackedRunner
-from specds.verify.support import require_support
+from specds.transformers.accept.on_device import PassRequest
+from specds.transformers.accept.on_host import Sampler
+from specds.transformers.verify.packed import PackedRunner
+from specds.transformers.verify.support import require_support
 
 # The nodes of the threshold, as many as a draft has at most by default.
 NODES = 63

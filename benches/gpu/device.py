@@ -16,9 +16,9 @@ import transformers
 from gpu.figure import Figure, seconds_of
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
 from specds import PromptLookupDrafter, generate
-from specds.accept.draws import Noise
-from specds.kernels import operations
-from specds.verify.recordings import CudaRecording
+from specds.transformers.accept.draws import Noise
+from specds.transformers.kernels import operations
+from specds.transformers.verify.recordings import CudaRecording
 from tree_attention_cases import TOLERANCES, make_case
 
 # Lengths, width, heads of keys, group, size of a head, options.
@@ -155,7 +155,7 @@ def refused(options: argparse.Namespace) -> Iterator[Figure]:
     if options.device == "cuda":
         states = torch.ones(4, device="cuda")
         try:  # fail in the capture itself, past the search for host synchronization
-            with mock.patch("specds.verify.recordings._WAITING", frozenset()):
+            with mock.patch("specds.transformers.verify.recordings._WAITING", frozenset()):
                 CudaRecording(lambda: states * states.sum().item(), None, states.device)
         except RuntimeError as failure:
             yield Figure("refused", None, note=str(failure).splitlines()[0])

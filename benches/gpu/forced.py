@@ -32,9 +32,9 @@ from specds.bench.generation.target import (
 from specds.bench.harness import ReportRow, tokenizer_of
 from specds.bench.transcripts import read_files
 from specds.drafters import Drafter
-from specds.verify import PackedRunner
-from specds.verify.inputs import Inputs
-from specds.verify.support import require_support
+from specds.transformers.verify.inputs import Inputs
+from specds.transformers.verify.packed import PackedRunner
+from specds.transformers.verify.support import require_support
 
 LARGEST_OUTSIDE, LEAST_OF_COMPILED, LEAST_IN_BATCHES = 0.05, 1.0, 0.98
 
@@ -136,7 +136,7 @@ def measure_forced(
     modes = {"forced": {"do_sample": False, "max_new_tokens": new_tokens}}
     plan = Plan(target, ways, modes, {batch: batches_of(prompts, batch)}, options.runs, 0, True)
     # A shape may have more tokens than the datastore's tokenizer.
-    with patch("specds.generation.request.check_vocabulary"):
+    with patch("specds.transformers.request.check_vocabulary"):
         return rows_of(measure(plan))
 
 

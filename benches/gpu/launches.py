@@ -15,10 +15,10 @@ from transformers import LogitsProcessorList
 
 from gpu.figure import Figure
 from specds._core import TokenTree
-from specds.accept.on_device import PassRequest
-from specds.accept.on_host import Sampler
-from specds.kernels.operations import kernel_reason
-from specds.verify.packed import PackedRunner
+from specds.transformers.accept.on_device import PassRequest
+from specds.transformers.accept.on_host import Sampler
+from specds.transformers.kernels.operations import kernel_reason
+from specds.transformers.verify.packed import PackedRunner
 
 # One pattern of Gemma 3's layers, and two.
 LAYERS = (6, 12)

@@ -18,8 +18,8 @@ from models import HYBRIDS, build, oracle_drafter, plain_generate, prompt, rando
 from specds import FusedDrafter, generate
 from specds.bench.generation.target import synchronize
 from specds.drafters import TokenTree
-from specds.verify.states import copied, restored
-from specds.verify.support import require_support
+from specds.transformers.verify.states import copied, restored
+from specds.transformers.verify.support import require_support
 
 NODES = (0, 1, 3, 7, 15, 31)
 REPEATS = 9

@@ -21,8 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from fuzz_generate import drawn, outcome
 from models import SHAPE, VOCAB_SIZE, build
-from specds.verify import check_model
-from specds.verify.support import recurrent_backend
+from specds.transformers.verify.support import check_model, recurrent_backend
 
 NUM_REQUESTS = int(os.environ.get("REQUESTS", "5"))
 _DRAFTERS = ("mixed", "oracle", "forked")

@@ -1,7 +1,7 @@
 """Speculative decoding from datastores and earlier requests: faster generation, the same output.
 
 Imports follow the data: `specds.corpora` -> `specds.indexing` -> `specds.drafters` ->
-`specds.verify` and `specds.accept` -> `specds.decoding` -> `specds.generation`. This module exports
+`specds.generation` -> `specds.transformers`, which has all that needs torch. This module exports
 the names that most programs need.
 
 Importing this package requires only numpy; torch and transformers are imported on first use.
@@ -25,7 +25,6 @@ from specds.models import html
 
 if TYPE_CHECKING:
     from specds.corpora import CorpusError
-    from specds.decoding.stats import GenerationStats
     from specds.drafters import (
         AdedConfig,
         AdedDrafter,
@@ -39,16 +38,10 @@ if TYPE_CHECKING:
         RestDrafter,
         Session,
     )
-    from specds.generation import (
-        Chat,
-        GenerationOutput,
-        UnsupportedRequestError,
-        accelerate,
-        generate,
-        undo,
-    )
+    from specds.generation import Chat, GenerationOutput, UnsupportedRequestError, generate
+    from specds.generation.runner import UnsupportedModelError
+    from specds.generation.stats import GenerationStats
     from specds.generation.warmup import warm_up
-    from specds.hierarchy import HierarchyConfig, HierarchyDrafter
     from specds.indexing import (
         BuildOptions,
         BuildReport,
@@ -57,7 +50,8 @@ if TYPE_CHECKING:
         default_datastore,
     )
     from specds.models.gguf_model import GgufModel, load_gguf
-    from specds.verify import UnsupportedModelError
+    from specds.papers import HierarchyConfig, HierarchyDrafter
+    from specds.transformers.acceleration import accelerate, undo
 
 __all__ = [
     "AdedConfig",
@@ -100,8 +94,9 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("decoding.stats", "corpora", "indexing", "drafters", "verify.runner", "models.gguf_model"),
-    *("hierarchy", "generation", "generation.warmup"),
+    *("corpora", "indexing", "drafters", "models.gguf_model", "generation.stats"),
+    *("generation", "generation.runner", "generation.warmup", "papers"),
+    "transformers.acceleration",
 )
 __getattr__ = lazy(__name__, *_HOMES)
 

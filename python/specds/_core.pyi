@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 from specds.constraints import Constraint
-from specds.decoding.stats import LevelStats
 from specds.drafters.session import Proposal, RequestRules
+from specds.generation.stats import LevelStats
 
 __all__ = ["DEFAULTS", "SOURCES", "AdaptiveTrigrams", "Datastore", "DatastoreBuilder"]
 __all__ += ["DraftSession", "DraftStats", "EngineDrafter", "FormatError", "ForwardCache"]

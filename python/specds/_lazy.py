@@ -1,7 +1,8 @@
 """Lazy imports of the names of a package, so that commands start quickly."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -36,10 +37,11 @@ def advice(package: str) -> str:
     return f"{package} is not installed: in a checkout of specds, run pip install {target}"
 
 
-def imported(module: str) -> Any:
-    """Import a module that needs an extra; if the extra is missing, say how to install it."""
+@contextmanager
+def advising() -> Iterator[None]:
+    """Raise, for a package that imports in the block miss, an error that says how to install it."""
     try:
-        return import_module(module)
+        yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -47,13 +49,19 @@ def imported(module: str) -> Any:
         raise ImportError(advice(package)) from error
 
 
+def imported(module: str) -> Any:
+    """Import a module of another package; if it is missing, say how to install its extra."""
+    with advising():
+        return import_module(module)
+
+
 def lazy(package: str, *homes: str) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`, which imports the names of `__all__` from submodules."""
+    """Return a package's `__getattr__`, which imports the names of `__all__` from our modules."""
 
     def find(name: str) -> Any:
         if name in sys.modules[package].__all__:
             for home in homes:
-                value = getattr(imported(f"{package}.{home}"), name, None)
+                value = getattr(imported(f"specds.{home}"), name, None)
                 if value is not None:
                     setattr(sys.modules[package], name, value)
                     return value

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from specds.accept import draws, noise
+from specds.generation import noise
+from specds.transformers.accept import draws
 
 VOCAB_SIZE, NUM_ROWS, NUM_STEPS = 5, 32, 60
 

@@ -11,9 +11,16 @@ from models import GREEDY, Session, prompt, random_drafter, random_tree, tiny_mo
 from passes import Accepting
 from reference import path_to
 from specds._core import read_outcomes
-from specds.accept.on_device import PassRequest, follow, likeliest, likeliest_on_host, report
-from specds.verify import PackedRunner, packed
-from specds.verify.inputs import Inputs
+from specds.transformers.accept.on_device import (
+    PassRequest,
+    follow,
+    likeliest,
+    likeliest_on_host,
+    report,
+)
+from specds.transformers.verify import packed
+from specds.transformers.verify.inputs import Inputs
+from specds.transformers.verify.packed import PackedRunner
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
 

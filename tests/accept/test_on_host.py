@@ -21,8 +21,9 @@ from transformers import (
 from exact_law import ToyModel, distance, law_of
 from models import prompt
 from specds._core import TokenTree
-from specds.accept import Emitter, Sampler, walk
 from specds.drafters.session import EMPTY_TREE
+from specds.generation.acceptance import walk
+from specds.transformers.accept.on_host import Emitter, Sampler
 
 NUM_TOKENS = 3  # vocabulary of the enumeration
 HORIZON = 3  # tokens per enumerated text

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 from transformers.generation.utils import GenerationMixin
 
-from specds.accept.processors import Processing
+from specds.generation.processors import Processing
 
 VOCAB, PROMPT_LENGTH = 6, 2
 tokens = st.integers(0, VOCAB - 1)

@@ -15,15 +15,18 @@ from transformers import (
 
 from exact_law import ToyModel, distance, law_of
 from specds._core import DraftStats
-from specds.accept import Emitter, Sampler, draws, on_host, walk
-from specds.decoding.budget import AutoBudget, FixedBudget
-from specds.decoding.stats import LevelStats
 from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
-from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
-from specds.hierarchy import context as context_module
-from specds.hierarchy.draft import Draft, Drawn, Threshold
-from specds.hierarchy.levels import ModelLevel, RetrievalLevel
+from specds.generation.acceptance import walk
+from specds.generation.budget import AutoBudget, FixedBudget
+from specds.generation.stats import LevelStats
+from specds.transformers.accept import draws, on_host
+from specds.transformers.accept.on_host import Emitter, Sampler
+from specds.transformers.hierarchy import context as context_module
+from specds.transformers.hierarchy.config import ABLATIONS, HierarchyConfig
+from specds.transformers.hierarchy.draft import Draft, Drawn, Threshold
+from specds.transformers.hierarchy.drafter import HierarchySession
+from specds.transformers.hierarchy.levels import ModelLevel, RetrievalLevel
 
 START = [0, 1]
 WEIGHTS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)

@@ -10,7 +10,7 @@ from specds.bench.generation import report
 from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import altered, rows_of, way_label
 from specds.bench.generation.target import BenchTarget, CallResult, Way
-from specds.decoding.stats import GenerationStats
+from specds.generation.stats import GenerationStats
 
 GREEDY = {"do_sample": False, "max_new_tokens": 4}
 

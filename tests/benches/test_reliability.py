@@ -3,7 +3,7 @@
 import pytest
 
 from reliability import families, third_party
-from specds.accept.on_host import Sampler
+from specds.transformers.accept.on_host import Sampler
 
 
 def test_family_is_served_unchanged_or_rejected_with_a_reason(monkeypatch):

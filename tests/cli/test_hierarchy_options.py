@@ -6,8 +6,8 @@ import json
 import pytest
 
 from specds.drafters import DrafterInputs, DrafterName, make_drafter
-from specds.hierarchy import HierarchyConfig
 from specds.models.load import load_model
+from specds.transformers.hierarchy.config import HierarchyConfig
 
 GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--json"]
 

@@ -12,11 +12,11 @@ from transformers import LogitsProcessorList
 from grammars import EOS, FREE_GRAMMARS, GRAMMARS, VOCABULARY
 from models import GREEDY, SAMPLING, tiny_model
 from specds import FusedDrafter, generate
-from specds.accept.on_arrays import ArrayEmitter, ArraySampler, Sampling
 from specds.constraints import ConstrainedSession, GrammarProcessor, Guide, MatcherConstraint
 from specds.constraints.of_xgrammar import Cutter
 from specds.constraints.values import PromptValues, TokenizerSpells, _TextPlace
 from specds.generation import prompt_values
+from specds.generation.sampling import ArrayEmitter, ArraySampler, Sampling
 
 SPELLS = Cutter(VOCABULARY)
 PROMPT = SPELLS.cut("Write as JSON: Ann Lee of 'Green Hill' is 42 years old.")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from budget_rule import Rule, best_size
 from models import Drafter
 from specds._core import DraftStats, StepTimes, TokenTree
-from specds.decoding.budget import MAX_NODES, AutoBudget, FixedBudget
 from specds.drafters import Session
+from specds.generation.budget import MAX_NODES, AutoBudget, FixedBudget
 
 VOCAB_SIZE = 10_000
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)

@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, OPTConfig
 import reference_n_grammys as reference
 from datastores import names
 from models import VOCAB_SIZE, build, tiny_model
-from specds.drafters import ModelTables, model_tables
-from specds.drafters.model_tables import (
+from specds.drafters import ModelTables
+from specds.transformers import model_tables
+from specds.transformers.model_tables import (
     bigram_table,
     cache_folder,
     compute_tables,
@@ -45,7 +46,7 @@ def test_unigram_follows_the_paper_s_distance(tied, dtype):
 @pytest.mark.parametrize("batch_elements", [1 << 25, 7 * VOCAB_SIZE, 1])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "opt"])
 def test_bigrams_match_one_pass_per_token(monkeypatch, family, batch_elements):
-    monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", batch_elements)
+    monkeypatch.setattr("specds.transformers.model_tables._BATCH_ELEMENTS", batch_elements)
     model = tiny_model(family, torch.float64)
     token_ids, probs = bigram_table(model, 5)
     assert (token_ids.dtype, probs.dtype) == (np.int32, np.float32)
@@ -61,7 +62,7 @@ def test_tables_are_computed_once(monkeypatch, tmp_path):
     computed = load_tables(model, 5, tmp_path, lambda *now: told.append(now))
     assert told[-1] == ("bigrams", VOCAB_SIZE, VOCAB_SIZE)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
-    monkeypatch.setattr("specds.drafters.model_tables.compute_tables", None)
+    monkeypatch.setattr("specds.transformers.model_tables.compute_tables", None)
     for found in (load_tables(model, 5, tmp_path), load_tables(copy.deepcopy(model), 5, tmp_path)):
         for name in ("bigram", "bigram_probs", "unigram"):
             assert np.array_equal(getattr(found, name), getattr(computed, name))

@@ -11,7 +11,7 @@ from models import decodes_alike, tiny_model
 from reference import paths
 from specds import NGrammysDrafter, PromptLookupDrafter
 from specds.drafters import SOURCES, DrafterInputs, ModelTables, NGrammysConfig, make_drafter
-from specds.papers.path_rows import PathRows
+from specds.transformers.verify.path_rows import PathRows
 
 STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]
 tokens = st.lists(st.integers(0, 3), max_size=12)

@@ -13,7 +13,7 @@ from gguf_mixtures import FAMILIES, RECURRENT, VOCAB_SIZE, mixture, write_mixtur
 from models import mixed_drafter
 from specds import Chat, FusedDrafter, generate, load_gguf
 from specds._core import ForwardCache, ForwardModel, GgufFile
-from specds.verify import check_model
+from specds.transformers.verify.support import check_model
 
 TOKENS = np.random.default_rng(8).integers(0, VOCAB_SIZE, 60)
 INSTRUCTIONS = ("auto", "avx2", "portable")

@@ -14,10 +14,12 @@ from transformers import DynamicCache, GenerationConfig, TextIteratorStreamer, p
 from datastores import build as build_datastore
 from models import FAMILIES, GREEDY, SAMPLING, build, prompt, random_drafter
 from specds import undo
-from specds.generation import UnsupportedRequestError, accelerate, generate
+from specds.generation import UnsupportedRequestError, generate
+from specds.generation.runner import UnsupportedModelError
 from specds.models.load import load_model
-from specds.verify import UnsupportedModelError, check_model
-from specds.verify.cache import CACHE_NAME
+from specds.transformers.acceleration import accelerate
+from specds.transformers.verify.cache import CACHE_NAME
+from specds.transformers.verify.support import check_model
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import models
 from models import _MIXED, GREEDY, SHAPE, Drafter, build, decodes_alike, prompt, random_drafter
 from specds import Chat, FusedDrafter, RestDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
-from specds.generation.arguments import require_request
 from specds.models.tokenization import TokenizerError
+from specds.transformers.arguments import require_request
 
 HEALING = "token_healing cannot be used: pass `model.heal_tokens"
 REFUSED = {

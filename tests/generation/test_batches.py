@@ -17,7 +17,7 @@ from models import (
     tree_generate,
 )
 from specds.generation import generate
-from specds.verify import PackedRunner
+from specds.transformers.verify.packed import PackedRunner
 
 PAD = 1
 

@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from models import GREEDY, Recorder, random_drafter
 from specds import FusedDrafter, build_datastore, generate
-from specds.generation import UnsupportedRequestError, custom_generate
+from specds.generation import UnsupportedRequestError
 from specds.models.resolve import demo_models
+from specds.transformers import custom_generate
 
 PROMPT = "def add(a, b):\n"
 SETTINGS = {"max_new_tokens": 16, **GREEDY}

@@ -17,6 +17,7 @@ from models import (
     tree_generate,
 )
 from specds.generation import generate
+from specds.transformers.verify import generic
 
 
 def test_correct_drafts_are_accepted_and_save_forward_passes():
@@ -52,7 +53,7 @@ def test_drafts_end_at_max_length(num_tokens):
 
 @pytest.mark.parametrize(("limit", "end"), [(150, 120), (10**9, 30)], ids=["grows", "no limit"])
 def test_text_is_independent_of_the_allocation_of_slots(limit, end, monkeypatch):
-    monkeypatch.setattr("specds.verify.generic._FIRST_SLOTS", 0 if limit == 150 else 1024)
+    monkeypatch.setattr(generic, "_FIRST_SLOTS", 0 if limit == 150 else 1024)
     model = tiny_model("mistral")
     expected = plain_generate(model, num_tokens=150, **GREEDY)
     settings = {"num_tokens": limit, "eos_token_id": expected[end], **GREEDY}

@@ -18,8 +18,8 @@ from models import (
     widths,
 )
 from specds.generation import UnsupportedRequestError, generate
-from specds.verify import RUNNERS
-from specds.verify.cache import CACHE_NAME
+from specds.transformers.verify.cache import CACHE_NAME
+from specds.transformers.verify.packed import RUNNERS
 
 CACHES = {"whole": lambda _: DynamicCache(), "windowed": lambda m: DynamicCache(config=m.config)}
 

@@ -26,8 +26,9 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds.decoding.stats import GenerationStats
-from specds.generation import accelerate, generate
+from specds.generation import generate
+from specds.generation.stats import GenerationStats
+from specds.transformers.acceleration import accelerate
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_speedup_compares_with_the_mean_step_without_drafts():
 @pytest.mark.parametrize("num_rows", [1, 2])
 def test_baseline_step_has_the_clock_of_the_total(monkeypatch, num_rows):
     ticks = count()
-    monkeypatch.setattr("specds.decoding.loop.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("specds.generation.loop.perf_counter", lambda: next(ticks))
     ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
     settings = {"max_nodes": 4, "max_new_tokens": 16, **GREEDY}
     stats = generate(tiny_model("llama"), ids, random_drafter(), **settings).stats

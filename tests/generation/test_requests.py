@@ -8,8 +8,9 @@ import torch
 from fuzz_generate import drawn, faults, outcome
 from passes import Accepting
 from recorded import record
-from specds.accept import Emitter, Sampler, draws
-from specds.decoding.loop import Row
+from specds.generation.loop import Row
+from specds.transformers.accept import draws
+from specds.transformers.accept.on_host import Emitter, Sampler
 
 # Families whose passes can be recorded.
 PLAIN = ["llama", "mistral", "qwen3", "gemma3", "gpt2", "opt", "deepseek_v3"]

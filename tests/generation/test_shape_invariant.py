@@ -14,10 +14,10 @@ from models import (
 )
 from specds import generate
 from specds.drafters import TokenTree
-from specds.generation import request
-from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.options import Options
-from specds.verify import support
+from specds.transformers import request
+from specds.transformers.arguments import UnsupportedRequestError
+from specds.transformers.verify import support
 
 NOTHING = Drafter(lambda *_: TokenTree([], []))
 

@@ -19,7 +19,7 @@ from models import (
     widths,
 )
 from specds import FusedConfig, FusedDrafter, accelerate, generate
-from specds.verify import Runner
+from specds.transformers.verify.generic import Runner
 
 BUDGET, EVERY, LENGTH = 7, 8, 64
 

@@ -5,7 +5,8 @@ from itertools import product
 import specds
 from models import FAMILIES, build, decodes_alike, prompt, unpackable
 from recorded import Recorded, kept_of, record
-from specds.verify import recordings, release
+from specds.transformers.verify import recordings
+from specds.transformers.verify.recordings import release
 
 
 def model_of(family="llama"):

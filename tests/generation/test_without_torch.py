@@ -23,14 +23,14 @@ from specds import (
     load_gguf,
     warm_up,
 )
-from specds.accept.on_arrays import ArrayEmitter, ArraySampler, Sampling
-from specds.accept.on_host import Emitter, Sampler
-from specds.accept.processors import Processing
 from specds.generation.arrays import require_settings
+from specds.generation.processors import Processing
+from specds.generation.sampling import ArrayEmitter, ArraySampler, Sampling
 from specds.models.chat_template import TemplateError, render
 from specds.models.load import load_model
 from specds.models.resolve import demo_models
 from specds.models.tokenization import FastTokenizer
+from specds.transformers.accept.on_host import Emitter, Sampler
 from without_torch import make_environment, run_without_torch
 
 TEMPLATE = (

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 import torch
 
-from specds.accept import draws, on_host
-from specds.hierarchy import context
+from specds.transformers.accept import draws, on_host
+from specds.transformers.hierarchy import context
 
 
 class Chance:

@@ -5,7 +5,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import SHAPE, VOCAB_SIZE
 from specds._core import TokenTree
-from specds.verify import PackedRunner
+from specds.transformers.verify.packed import PackedRunner
 
 WIDE_SHAPE = SHAPE | {"max_position_embeddings": 4096}
 

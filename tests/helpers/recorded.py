@@ -7,7 +7,7 @@ CUDA graph does.
 import torch
 
 from models import decodes_alike
-from specds.verify import packed, recordings
+from specds.transformers.verify import packed, recordings
 
 
 def record(monkeypatch, *nodes, slots=None):

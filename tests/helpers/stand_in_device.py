@@ -9,7 +9,7 @@ from time import sleep
 import pytest
 import torch
 
-from specds.verify import recordings
+from specds.transformers.verify import recordings
 
 
 class StandInDevice:

@@ -6,8 +6,8 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 
-from specds.kernels import operations
-from specds.kernels.operations import tree_attention
+from specds.transformers.kernels import operations
+from specds.transformers.kernels.operations import tree_attention
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
@@ -140,7 +140,7 @@ def launches(case, monkeypatch):
         kernel.__getitem__.side_effect = lambda grid: (
             lambda *args, **constants: calls.update({name: (grid, args, constants)})
         )
-        monkeypatch.setattr(f"specds.kernels.programs.{name}", kernel)
+        monkeypatch.setattr(f"specds.transformers.kernels.programs.{name}", kernel)
 
     launched("attend")
     launched("merge")

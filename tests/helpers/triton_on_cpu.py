@@ -1,4 +1,4 @@
-"""The programs of `specds.kernels` on a CPU, by Triton's interpreter."""
+"""The programs of `kernels` on a CPU, by Triton's interpreter."""
 
 import importlib
 from contextlib import contextmanager, suppress
@@ -15,7 +15,7 @@ def interpreted():
     from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
     from triton.runtime.jit import JITFunction
 
-    from specds.kernels import operations, programs
+    from specds.transformers.kernels import operations, programs
 
     class WithinKernel(InterpretedFunction):
         """A function that a kernel calls, for which the language is replaced already.

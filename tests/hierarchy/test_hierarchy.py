@@ -26,9 +26,10 @@ from models import (
 from specds import FusedDrafter
 from specds.drafters import TokenTree
 from specds.drafters.session import EMPTY_TREE
-from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
-from specds.hierarchy.draft import suggestion
-from specds.hierarchy.levels import CachedModel
+from specds.transformers.hierarchy.config import ABLATIONS, HierarchyConfig
+from specds.transformers.hierarchy.draft import suggestion
+from specds.transformers.hierarchy.drafter import HierarchyDrafter
+from specds.transformers.hierarchy.levels import CachedModel
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 

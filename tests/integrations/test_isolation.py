@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specds import EngineDrafter
-from specds.generation import custom_generate
 from specds.integrations import llama_cpp, sglang, vllm, vllm_combined
+from specds.transformers import custom_generate
 from stub_runner_v2 import StubRunnerV2
 from vllm_shapes import WHOLE, config_of, runner_of
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from specds.kernels import operations as module
-from specds.kernels.operations import kernel_reason
+from specds.transformers.kernels import operations as module
+from specds.transformers.kernels.operations import kernel_reason
 from tree_attention_cases import TOLERANCES, assert_near, launches, make_case
 from triton_on_cpu import interpreted
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specds.kernels import operations
+from specds.transformers.kernels import operations
 from tree_attention_cases import TOLERANCES, assert_near, launches, make_case
 
 triton = pytest.importorskip("triton")
@@ -15,7 +15,7 @@ TYPES |= {torch.int32: "*i32", int: "i32", float: "fp32"}
 
 def compiled(case, capability, monkeypatch):
     """Return the compiled programs of a call on a device of this compute capability."""
-    from specds.kernels import programs
+    from specds.transformers.kernels import programs
 
     kernels = {name: getattr(programs, name) for name in ("attend", "merge")}
     calls = launches(case, monkeypatch).items()

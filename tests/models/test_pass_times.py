@@ -7,7 +7,7 @@ import pytest
 
 from gguf_models import byte_tokenizer, write_model
 from specds._core import ForwardModel, GgufFile, StepTimes
-from specds.decoding import budget
+from specds.generation import budget
 from specds.models import pass_times
 from specds.models.gguf_model import GgufModel, load_gguf
 from specds.models.pass_times import SIZES, pass_times_of

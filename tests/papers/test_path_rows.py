@@ -5,8 +5,9 @@ import pytest
 from models import build, prompt, random_drafter, tiny_model, unpackable
 from passes import WIDE_SHAPE
 from specds.generation import generate
-from specds.papers.path_rows import PathRows
-from specds.verify import UnsupportedModelError, check_model
+from specds.generation.runner import UnsupportedModelError
+from specds.transformers.verify.path_rows import PathRows
+from specds.transformers.verify.support import check_model
 
 REFUSED = {
     "gpt_oss": (

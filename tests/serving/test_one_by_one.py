@@ -9,8 +9,8 @@ from serving import listening
 from specds.models.load import load_model
 from specds.serving.app import ServedModel
 from specds.serving.drafting import Drafting
-from specds.serving.one_by_one import SerialEngine, TransformersModel
 from specds.serving.requests import RequestReader
+from specds.transformers.serial_engine import SerialEngine, TransformersModel
 
 MESSAGES = [{"role": "user", "content": "def add(a, b):"}]
 

@@ -32,10 +32,11 @@ from models import (
 from specds import FusedDrafter, HierarchyDrafter, accelerate
 from specds._core import TokenTree
 from specds.generation import UnsupportedRequestError, generate
-from specds.verify import UnsupportedModelError, check_model
-from specds.verify.cache import CACHE_NAME
-from specds.verify.chain import ChainRunner, restored
-from specds.verify.generic import Runner
+from specds.generation.runner import UnsupportedModelError
+from specds.transformers.verify.cache import CACHE_NAME
+from specds.transformers.verify.chain import ChainRunner, restored
+from specds.transformers.verify.generic import Runner
+from specds.transformers.verify.support import check_model
 
 MODES = pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 MODELS = pytest.mark.parametrize("family", HYBRIDS)
@@ -271,7 +272,7 @@ def test_unrestored_state_changes_the_text(monkeypatch, mode):
             vars(kept).update({name: vars(now)[name] for name in names})
         return restored(cache, before)
 
-    monkeypatch.setattr("specds.verify.chain.restored", forget)
+    monkeypatch.setattr("specds.transformers.verify.chain.restored", forget)
     assert not check_model(model, verification="chain").ok
     output = tree_generate(model, drafter, num_tokens=48, check_model=False, max_nodes=6, **mode)
     assert output.sequences.tolist() != [expected]

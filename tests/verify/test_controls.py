@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from models import GREEDY, SAMPLING, oracle_drafter, plain_generate, tiny_model, tree_generate
-from specds.papers.path_rows import PathRows
-from specds.verify import MaskBuilder, TreeCache, check_model
-from specds.verify.inputs import Inputs
+from specds.transformers.verify.cache import TreeCache
+from specds.transformers.verify.inputs import Inputs, MaskBuilder
+from specds.transformers.verify.path_rows import PathRows
+from specds.transformers.verify.support import check_model
 
 
 def siblings_see_each_other(build, self, visible, *args):

@@ -7,8 +7,8 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from specds.accept.noise import DRAWING
-from specds.verify.recordings import CudaRecording, ForbidHostSync
+from specds.generation.noise import DRAWING
+from specds.transformers.verify.recordings import CudaRecording, ForbidHostSync
 
 
 class Generator:

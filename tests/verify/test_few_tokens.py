@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers.models.qwen3_next import modeling_qwen3_next as theirs
 
-from specds.verify import few_tokens
-from specds.verify.few_tokens import _attend_in_groups, sdpa_attention_forward
+from specds.transformers.verify import few_tokens
+from specds.transformers.verify.few_tokens import _attend_in_groups, sdpa_attention_forward
 
 NAMES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 

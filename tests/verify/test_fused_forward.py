@@ -18,8 +18,8 @@ from models import (
 )
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE
-from specds.verify import PackedRunner
-from specds.verify.fused_forward import unfused_reason
+from specds.transformers.verify.fused_forward import unfused_reason
+from specds.transformers.verify.packed import PackedRunner
 from triton_on_cpu import interpreted
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)

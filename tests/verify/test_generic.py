@@ -9,7 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from models import FAMILIES, VOCAB_SIZE, prompt, random_tree, tiny_model
 from reference import path_to
-from specds.verify import RUNNERS, TreeCache
+from specds.transformers.verify.cache import TreeCache
+from specds.transformers.verify.packed import RUNNERS
 
 # Largest difference of a logit; the logits reach 15. Norms are float32 in a float64 model too.
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 3e-5}

@@ -20,7 +20,9 @@ from models import (
     tree_generate,
 )
 from recorded import kept_of
-from specds.verify import PackedRunner, recordings, release
+from specds.transformers.verify import recordings
+from specds.transformers.verify.packed import PackedRunner
+from specds.transformers.verify.recordings import release
 
 pytestmark = [
     pytest.mark.gpu,

@@ -21,9 +21,8 @@ from models import (
 )
 from specds import UnsupportedModelError, generate, warm_up
 from specds._core import ForwardCache
-from specds.verify import check_model
-from specds.verify.in_place import core_of
-from specds.verify.support import require_support
+from specds.transformers.verify.in_place import core_of
+from specds.transformers.verify.support import check_model, require_support
 
 GEMMA = {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 9}
 MODELS = {

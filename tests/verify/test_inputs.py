@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models import random_tree
 from reference import path_to
 from specds._core import TokenTree, pack_rows, read_outcomes
-from specds.verify.inputs import Inputs
+from specds.transformers.verify.inputs import Inputs
 
 
 @settings(max_examples=100)

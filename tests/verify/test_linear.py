@@ -5,8 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import tiny_model
-from specds.verify.attention import shared_copy
-from specds.verify.linear import FastLinear, is_fast, linear
+from specds.transformers.verify.attention import shared_copy
+from specds.transformers.verify.linear import FastLinear, is_fast, linear
 
 CPU_HAS_IT = is_fast(torch.zeros(1, 32))
 

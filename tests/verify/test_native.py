@@ -19,10 +19,10 @@ from specds import (
     warm_up,
 )
 from specds._core import GgufFile
-from specds.models.native import NativeCache
-from specds.verify import check_model
-from specds.verify.in_place import modules_of
-from specds.verify.native import NativeRunner
+from specds.generation.native import NativeRunner
+from specds.transformers.native_model import NativeCache
+from specds.transformers.verify.in_place import modules_of
+from specds.transformers.verify.support import check_model
 
 FAMILIES = {
     "llama": {},

@@ -9,10 +9,12 @@ import torch
 from models import FAMILIES, VOCAB_SIZE, build, decodes_alike, prompt, tiny_model, unpackable
 from passes import WIDE_SHAPE, Allocations, rows_tree
 from specds.drafters.session import EMPTY_TREE
-from specds.papers.path_rows import PathRows
-from specds.verify import PackedRunner, UnsupportedModelError, check_model, generic, support
-from specds.verify.attention import PACKED, attend_packed, packed_model
-from specds.verify.support import require_support
+from specds.generation.runner import UnsupportedModelError
+from specds.transformers.verify import generic, support
+from specds.transformers.verify.attention import PACKED, attend_packed, packed_model
+from specds.transformers.verify.packed import PackedRunner
+from specds.transformers.verify.path_rows import PathRows
+from specds.transformers.verify.support import check_model, require_support
 
 LONG = 3000
 

@@ -20,9 +20,10 @@ from models import (
     tree_generate,
 )
 from recorded import Recorded, kept_of, record
-from specds.kernels import operations as module
-from specds.verify import attention, fused_forward, recordings, release
-from specds.verify.inputs import MaskBuilder
+from specds.transformers.kernels import operations as module
+from specds.transformers.verify import attention, fused_forward, recordings
+from specds.transformers.verify.inputs import MaskBuilder
+from specds.transformers.verify.recordings import release
 from triton_on_cpu import interpreted
 
 _WIDE = {**SHAPE, "head_dim": 16}

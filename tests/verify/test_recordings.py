@@ -23,7 +23,9 @@ from models import (
 )
 from passes import WIDE_SHAPE
 from recorded import CHANGES, Recorded, kept_of, record, texts_follow
-from specds.verify import TreeCache, recordings, release
+from specds.transformers.verify import recordings
+from specds.transformers.verify.cache import TreeCache
+from specds.transformers.verify.recordings import release
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from models import VOCAB_SIZE, build, decodes_alike
-from specds.verify import check_model
-from specds.verify.cache import CACHE_NAME
-from specds.verify.support import chain_error
+from specds.transformers.verify.cache import CACHE_NAME
+from specds.transformers.verify.support import chain_error, check_model
 
 SPARSE = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 36, "intermediate_size": 52,

@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import AttentionInterface
 
-import specds.verify.support as support
+import specds.transformers.verify.support as support
 from models import (
     _MIXED,
     FAMILIES,
@@ -25,11 +25,21 @@ from models import (
     random_drafter,
     tiny_model,
 )
-from specds.generation import accelerate, generate
-from specds.papers.path_rows import PathRows
-from specds.verify import RUNNERS, PackedRunner, Runner, Support, UnsupportedModelError, check_model
-from specds.verify.inputs import LocalAttention
-from specds.verify.support import is_recurrent, require_support, unsupported_reasons
+from specds.generation import generate
+from specds.generation.runner import UnsupportedModelError
+from specds.transformers.acceleration import accelerate
+from specds.transformers.verify import inputs
+from specds.transformers.verify.generic import Runner
+from specds.transformers.verify.inputs import LocalAttention
+from specds.transformers.verify.packed import RUNNERS, PackedRunner
+from specds.transformers.verify.path_rows import PathRows
+from specds.transformers.verify.support import (
+    Support,
+    check_model,
+    is_recurrent,
+    require_support,
+    unsupported_reasons,
+)
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "eos_token_id")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "pad_token_id")
@@ -203,7 +213,7 @@ def test_check_finds_ignored_positions_and_accepts_shifted_ones():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_check_finds_a_window_missing_in_the_mask(monkeypatch, dtype):
-    monkeypatch.setattr("specds.verify.inputs.local_attention", lambda *_: LocalAttention())
+    monkeypatch.setattr(inputs, "local_attention", lambda *_: LocalAttention())
     model = tiny_model("mistral", dtype)
     found = check_model(model)
     assert not found.ok

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-import specds.hierarchy  # noqa: F401  (enters `hierarchy` among the names of drafters)
+import specds.papers  # noqa: F401  (enters `hierarchy` among the names of drafters)
 from specds._core import Datastore
 from specds.bench.transcripts import Transcript
 from specds.drafters import (

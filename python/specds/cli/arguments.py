@@ -86,7 +86,7 @@ MaxNodes = Annotated[
 
 
 def drafter(text: str) -> DrafterName:
-    import specds.hierarchy  # noqa: F401  (enters `hierarchy` among the names)
+    import specds.papers  # noqa: F401  (enters `hierarchy` among the names)
     from specds.drafters import DrafterName
 
     try:

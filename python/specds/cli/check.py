@@ -132,10 +132,10 @@ def _needs(path: str, context: int | None, device: str, dtype: str) -> dict[str,
 def _model_facts(model: Any) -> dict[str, Any]:
     import torch
 
+    from specds.generation.runner import UnsupportedModelError
     from specds.models.tokenization import model_vocab_size
-    from specds.verify.fused_forward import unfused_reason
-    from specds.verify.runner import UnsupportedModelError
-    from specds.verify.support import require_support
+    from specds.transformers.verify.fused_forward import unfused_reason
+    from specds.transformers.verify.support import require_support
 
     name, slow, refused = "", "", ""
     try:

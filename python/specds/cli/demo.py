@@ -31,7 +31,7 @@ from specds.bench.turns import (
 from specds.cli import display
 from specds.cli.stream_output import Writer
 from specds.drafters import FusedDrafter
-from specds.generation.chat import prompt_of
+from specds.generation.target import target_of
 from specds.models.gguf_model import GgufModel
 from specds.models.load import load_model
 from specds.models.resolve import SMOLLM2, ModelRef
@@ -127,7 +127,7 @@ def chat_requests(model: Any, tokenizer: Any) -> list[TimedRequest]:
     def request(title: str, message: str, grammar: Any = None) -> TimedRequest:
         messages, asked = [{"role": "user", "content": message}], {"add_generation_prompt": True}
         prompt = tokenizer.apply_chat_template(messages, return_dict=True, **asked)
-        return TimedRequest(title, message, prompt_of(model, prompt["input_ids"]), grammar)
+        return TimedRequest(title, message, target_of(model).prompt(prompt["input_ids"]), grammar)
 
     requests = [request(*each) for each in _REQUESTS]
     if find_spec("llguidance") is None:
@@ -145,7 +145,7 @@ def _code_requests(model: Any, tokenizer: Any, number: int) -> list[TimedRequest
         TimedRequest(
             prompt.name,
             "\n".join(prompt.text.splitlines()[-3:]),
-            prompt_of(model, tokenizer.encode(prompt.text)),
+            target_of(model).prompt(tokenizer.encode(prompt.text)),
         )
         for prompt in prompts(number)
     ]

@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.table import Column, Table
@@ -10,8 +10,10 @@ from rich.text import Text
 
 from specds import terminal
 from specds._core import Datastore
-from specds.decoding.stats import GenerationStats
 from specds.terminal import counted, duration, quantity
+
+if TYPE_CHECKING:
+    from specds.generation.stats import GenerationStats
 
 
 def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
@@ -69,7 +71,7 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     show("Datastore", facts, as_json=as_json)
 
 
-def drafting_rows(stats: GenerationStats) -> dict[str, str]:
+def drafting_rows(stats: "GenerationStats") -> dict[str, str]:
     drafts = max(stats.num_drafts, 1)
     shares = dict(stats.shares)
     shares["the rest"] = 1 - sum(shares.values())

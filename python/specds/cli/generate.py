@@ -13,7 +13,7 @@ from specds._lazy import advice
 from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.chat_commands import ChatCommands, full_context
 from specds.cli.chat_input import Line, interrupts_ignored, is_typed, messages
-from specds.cli.model_options import NewTokens, Opened, Running, opened, vocab_size_of
+from specds.cli.model_options import NewTokens, Opened, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
 from specds.models.resolve import SMOLLM2
 
@@ -101,7 +101,6 @@ def _complete(
 ) -> None:
     from specds.constraints.of_beginning import BeginningConstraint
     from specds.generation import generate as run
-    from specds.generation.chat import prompt_of
     from specds.models.context import context_length_of
     from specds.models.healing import num_unfinished
 
@@ -111,10 +110,10 @@ def _complete(
     if spellings is not None and (number := num_unfinished(spellings, tokens[1:])):
         unfinished = str(at.tokenizer.decode(tokens[-number:]))
         beginning = str(spellings.of(tokens[-number:]))
-        grammar = partial(BeginningConstraint, spellings, beginning, vocab_size_of(at.model))
+        grammar = partial(BeginningConstraint, spellings, beginning, at.target.vocab_size)
         tokens = tokens[:-number]
     at.writer.num_hidden = len(unfinished)
-    ids = prompt_of(at.model, tokens)
+    ids = at.target.prompt(tokens)
     if terminal.out.is_terminal and not as_json:
         terminal.out.print(text, style="dim", end="", soft_wrap=True)
     output = run(
@@ -125,7 +124,7 @@ def _complete(
         on_step=at.writer,
         grammar=grammar,
         tokenizer=at.tokenizer,
-        attention_mask=prompt_of(at.model, [1] * ids.shape[1]),
+        attention_mask=at.target.prompt([1] * ids.shape[1]),
     )
     new_ids = output.sequences[0, ids.shape[1] :].tolist()
     if not as_json:

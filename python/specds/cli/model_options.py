@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specds import terminal
-from specds._lazy import imported
 from specds.cli import arguments, display
 from specds.cli.arguments import MaxNodes
 from specds.cli.stream_output import Interrupt, Writer
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specds._core import Datastore
-    from specds.decoding.stats import GenerationStats
     from specds.drafters import Drafter
+    from specds.generation.stats import GenerationStats
+    from specds.generation.target import Target
     from specds.models.resolve import ModelRef
 
 
@@ -163,6 +163,7 @@ class Opened:
 
     running: Running
     model: Any
+    target: "Target"
     tokenizer: Any
     drafter: "Drafter"
     writer: Writer
@@ -239,8 +240,9 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     ref, *drafting = require(running)
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.generation.default_source import with_datastore
+    from specds.generation.target import target_of
     from specds.indexing.default import DefaultDatastore
-    from specds.models.gguf_model import is_without_torch
+    from specds.models.gguf_model import GgufModel
     from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
     from specds.models.packing import use_threads
     from specds.models.tokenization import check_tokenizer, require_chat_template
@@ -291,11 +293,10 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
             cache_type=running.cache_type,
             progress=progress,
         )
-    if is_without_torch(model):
-        model.seed(running.seed)
-    else:
+    target = target_of(model)
+    if not isinstance(model, GgufModel):
         one_thread_for(running.model)
-        imported("torch").manual_seed(running.seed)
+    target.seed(running.seed)
     made = make(model) if made is None else made
     if takes_default and isinstance(made, FusedDrafter):
         made = with_datastore(made, default.get())
@@ -303,31 +304,19 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     writer = Writer(tokenizer, by_source=running.by_source, is_silent=is_silent, wraps=wraps)
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:
-        grammar = _grammar(running, model, tokenizer)
-        yield Opened(running, model, tokenizer, of_tenant, writer, grammar)
+        grammar = _grammar(running, target, tokenizer)
+        yield Opened(running, model, target, tokenizer, of_tenant, writer, grammar)
     finally:
         if running.memory is not None and isinstance(made, FusedDrafter):
             made.save(running.memory)
 
 
-def _grammar(running: Running, model: Any, tokenizer: Any) -> Any:
+def _grammar(running: Running, target: "Target", tokenizer: Any) -> Any:
     from specds.constraints.of_llguidance import grammar_source, matcher_of
-    from specds.models.gguf_model import is_without_torch
 
     source = grammar_source(running.json_schema, running.regex)
     if source is None:
         return None
-    is_array = is_without_torch(model)
-    settings = model.settings if is_array else model.generation_config.to_dict()
-    eos = settings.get("eos_token_id")
+    eos = target.settings.get("eos_token_id")
     eos = tokenizer.eos_token_id if eos is None else eos
-    return matcher_of(
-        source, tokenizer, vocab_size_of(model), [eos] if isinstance(eos, int) else eos
-    )
-
-
-def vocab_size_of(model: Any) -> int:
-    from specds.models.gguf_model import is_without_torch
-    from specds.models.tokenization import model_vocab_size
-
-    return int(model.vocab_size) if is_without_torch(model) else model_vocab_size(model)
+    return matcher_of(source, tokenizer, target.vocab_size, [eos] if isinstance(eos, int) else eos)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from specds import terminal
-from specds._lazy import imported
+from specds._lazy import advising
 from specds.cli.arguments import utf8
 from specds.cli.model_options import open_datastore, require_memory_file
 
@@ -81,11 +81,13 @@ def serve(
     from specds.models.packing import use_threads
     from specds.models.resolve import ModelRef
     from specds.serving.drafting import Drafting
+    from specds.serving.engine import Engine
     from specds.serving.passes import PassEngine
     from specds.serving.requests import RequestReader
     from specds.serving.slots import Slots
 
-    app = imported("specds.serving.app")
+    with advising():
+        from specds.serving import app
     if api_key is not None and api_keys is not None:
         raise ValueError("--api-key and --api-keys are mutually exclusive: use one of them")
     keys = app.tenants_of(utf8(api_key)) if api_key else {}
@@ -113,9 +115,11 @@ def serve(
                 if slots_file.exists():
                     slots.load(slots_file, about)
                 ending.callback(slots.save, slots_file, about)
-            engine = PassEngine(loaded, drafting.drafter, slots, parallel=parallel)
+            engine: Engine = PassEngine(loaded, drafting.drafter, slots, parallel=parallel)
         else:
-            engine = imported("specds.serving.one_by_one").SerialEngine(loaded)
+            from specds.transformers.serial_engine import SerialEngine
+
+            engine = SerialEngine(loaded)
         ending.callback(engine.close)
         file = GgufFile(ref.path) if ref.kind == "gguf" else None
         reader = RequestReader(loaded, tokenizer, file, spells_control_tokens=spell_control_tokens)
@@ -141,7 +145,9 @@ def _loaded(ref: Any, activations: str, context: int | None) -> tuple[Any, Any]:
     model, tokenizer = load_model(ref, framework="numpy", **settings)
     if isinstance(model, GgufModel):
         return model, tokenizer
-    return imported("specds.serving.one_by_one").TransformersModel(model), tokenizer
+    from specds.transformers.serial_engine import TransformersModel
+
+    return TransformersModel(model), tokenizer
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -81,7 +81,7 @@ def export_generate(
         specds export-generate ./specds-generate --into ./my-model
         transformers serve --trust-remote-code ./my-model
     """
-    from specds.generation import custom_generate
+    from specds.transformers import custom_generate
 
     if into is not None and not (into / "config.json").exists():
         raise ValueError(f"{into}: no model is there: give a folder with a config.json")

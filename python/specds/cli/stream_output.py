@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds.decoding.stats import GenerationStats
     from specds.drafters.step import Step
+    from specds.generation.stats import GenerationStats
 
 DRAFTED = "green"
 """The style of a token that was drafted and accepted."""

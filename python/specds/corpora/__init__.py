@@ -27,4 +27,4 @@ __all__ = [
     "stdlib_documents",
 ]
 
-__getattr__ = lazy(__name__, "folder", "rendering", "open")
+__getattr__ = lazy(__name__, "corpora.folder", "corpora.rendering", "corpora.open")

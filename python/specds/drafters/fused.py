@@ -20,7 +20,7 @@ from specds._core import (
     ModelTables,
     Session,
 )
-from specds.drafters.session import Drafter, opened, with_prompt
+from specds.drafters.session import Drafter, opened, tables_of, with_prompt
 from specds.models.tokenization import Tokenizer, check_tokenizer, fingerprint, vocab_size
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class FusedDrafter:
         if memory is None and self.datastore is not None:
             memory = Memory(self.datastore.vocab_size)
         self.memory = None if memory is False else memory
-        self.model_tables = _tables(model_tables)
+        self.model_tables = None if model_tables is None else tables_of(model_tables)
         sources = [source for source in (self.datastore, self.memory) if source is not None]
         self.vocab_size = sources[0].vocab_size if sources else None
         self.max_nodes = config.max_nodes
@@ -222,11 +222,3 @@ def _copy(
     """Make a drafter that was pickled."""
     empty: Any = Memory(memory[0], max_bytes=memory[1]) if memory else False
     return FusedDrafter(datastore, config, empty, model_tables=tables)
-
-
-def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:
-    if source is None or isinstance(source, ModelTables):
-        return source
-    from specds.drafters.model_tables import load_tables
-
-    return load_tables(source)

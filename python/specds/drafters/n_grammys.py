@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from specds._core import DEFAULTS, ModelTables, n_grammys_session
-from specds.drafters.session import CoreDrafter
+from specds.drafters.session import CoreDrafter, tables_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,7 +43,7 @@ class NGrammysConfig:
 class NGrammysDrafter(CoreDrafter):
     """Learning-free drafter as in the N-Grammys paper (Stewart et al. 2024), sections 4.1 to 4.3.
 
-    Its rows form a tree, which `specds.papers.path_rows` verifies row by row as in the paper.
+    Its rows form a tree, which `specds.papers.PathRows` verifies row by row as in the paper.
 
     Args:
         tables: The target model, or its tables; may be None for the strategy ``context``.
@@ -56,10 +56,8 @@ class NGrammysDrafter(CoreDrafter):
         self, tables: PreTrainedModel | ModelTables | None, config: NGrammysConfig | None = None
     ) -> None:
         self.config = config = config or NGrammysConfig()
-        if tables is not None and not isinstance(tables, ModelTables):
-            from specds.drafters.model_tables import load_tables
-
-            tables = load_tables(tables, max(25, config.k))
+        if tables is not None:
+            tables = tables_of(tables, max(25, config.k))
         start = partial(n_grammys_session, tables, **asdict(config))
         vocab_size = None if tables is None else tables.vocab_size
         super().__init__(start, vocab_size, config.max_nodes)

@@ -15,7 +15,7 @@ from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
-from specds.drafters.session import Drafter
+from specds.drafters.session import Drafter, tables_of
 from specds.models.tokenization import Tokenizer, vocab_size
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class DrafterInputs:
     model_tables: bool = False
 
     def tables(self) -> ModelTables:
-        from specds.drafters.model_tables import load_tables
-
-        return load_tables(cast("PreTrainedModel", self.model), progress=self.progress)
+        return tables_of(cast("PreTrainedModel", self.model), progress=self.progress)
 
 
 Maker: TypeAlias = "Callable[[], Drafter]"
@@ -120,7 +118,7 @@ KINDS = {
     "prompt-lookup": DrafterKind(lambda _: PromptLookupDrafter),
     "n-grammys": DrafterKind(_n_grammys, {"strategy": get_args(Strategy)}, required=("model",)),
 }
-"""Drafters of `--drafter`; `specds.hierarchy` adds its own."""
+"""Drafters of `--drafter`; `specds.papers` adds its own."""
 
 
 @dataclass(frozen=True)

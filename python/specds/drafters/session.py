@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from specds._core import Datastore, DraftSession, Session, TokenTree
+from specds._core import Datastore, DraftSession, ModelTables, Session, TokenTree
+from specds._lazy import advising
 
 if TYPE_CHECKING:
     import torch
@@ -102,3 +103,16 @@ def own_max_nodes(drafter: Drafter, max_nodes: int | Literal["auto"]) -> int | L
     """Return the number of nodes; `auto` becomes the drafter's `max_nodes` if it has one."""
     own: int | None = getattr(drafter, "max_nodes", None)
     return own if max_nodes == "auto" and own is not None else max_nodes
+
+
+def tables_of(
+    model: PreTrainedModel | ModelTables,
+    k: int = 25,
+    progress: Callable[[str, int, int], Any] | None = None,
+) -> ModelTables:
+    """Return the tables of a model, with `k` next tokens of each; see `load_tables`."""
+    if isinstance(model, ModelTables):
+        return model
+    with advising():
+        from specds.transformers.model_tables import load_tables
+    return load_tables(model, k, progress=progress)

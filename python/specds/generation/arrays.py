@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -10,24 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds._core import Datastore
-from specds.accept.on_arrays import (
+from specds._core import Datastore, TokenTree
+from specds.constraints import processor_of_row
+from specds.drafters.session import RequestRules
+from specds.generation.budget import MAX_NODES
+from specds.generation.decode import GenerationOutput, Request
+from specds.generation.native import require_native, runner_of
+from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
+from specds.generation.processors import Processing, Scores
+from specds.generation.runner import Verification
+from specds.generation.sampling import (
     ArrayEmitter,
     ArrayNoise,
     ArraySampler,
     Sampling,
     StopStrings,
 )
-from specds.accept.processors import Processing, Scores
-from specds.constraints import processor_of_row
-from specds.drafters.session import RequestRules
-from specds.generation.decode import GenerationOutput, Request
-from specds.generation.options import Options, UnsupportedRequestError
 from specds.generation.streams import BatchStreamer
 from specds.models.context import require_room
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.models.tokenization import check_vocabulary
-from specds.verify.native import require_native, runner_of
 
 # As in transformers, for a request without a length.
 _NEW_TOKENS = 20
@@ -63,6 +66,42 @@ _OF_TRANSFORMERS = {
     "target_lookbehind", "token_healing", "token_type_ids", "top_h", "typical_p", "use_mtp",
     "watermarking_config",
 }  # fmt: skip
+
+
+class ArrayTarget:
+    """A model without torch; see `Target`."""
+
+    def __init__(self, model: GgufModel) -> None:
+        self.model = model
+        self.vocab_size, self.settings = model.vocab_size, model.settings
+
+    def seed(self, number: int) -> None:
+        self.model.seed(number)
+
+    def prompt(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
+        return np.array([token_ids], dtype=np.int64)
+
+    def new_cache(self) -> GgufCache:
+        return self.model.new_cache()
+
+    def require_settings(self, names: Iterable[str]) -> None:
+        require_settings(names)
+
+    def generate(
+        self, input_ids: Any, options: Options, seed: int | None = None, **settings: Any
+    ) -> GenerationOutput:
+        if seed is not None:
+            self.seed(seed)
+        return generate_from_arrays(self.model, input_ids, options, **settings)
+
+    def warm_up(
+        self, _: DrafterLike, max_context: int, rows: Sequence[int], verification: Verification
+    ) -> None:
+        require_native(verification)
+        with closing(runner_of(self.model)(self.model)) as runner:
+            runner.prefill_rows([np.zeros((1, 2), dtype=np.int64)])
+            for num_nodes in (0, MAX_NODES):
+                runner.rehearse([0], [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))])
 
 
 def generate_from_arrays(

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import takewhile
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from specds._core import Datastore, Memory, Session
-from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
-from specds.generation.arrays import require_settings
 from specds.generation.decode import FinishReason
 from specds.generation.default_source import with_default
 from specds.generation.generate import generate
 from specds.generation.options import DrafterLike, Options
+from specds.generation.stats import GenerationStats
+from specds.generation.target import target_of
 from specds.models.context import context_length_of, require_room
-from specds.models.gguf_model import GgufModel, is_without_torch
+from specds.models.gguf_model import GgufModel
 from specds.models.render import Spelling
 from specds.models.spelled import SpelledPrompts
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
@@ -82,8 +79,8 @@ class Chat:
     ) -> None:
         require_chat_template(tokenizer)
         self._spelled = SpelledPrompts(tokenizer) if spells_control_tokens else None
-        if is_without_torch(model):
-            require_settings(settings)
+        self._target = target_of(model)
+        self._target.require_settings(settings)
         self.tools = [*tools]
         self.first_messages = [*messages]
         self.messages = [*messages]
@@ -102,7 +99,7 @@ class Chat:
             check_tokenizer(datastore, self._tokenizer)
         self._settings = settings
         self._token_ids: list[int] = []
-        self._cache = self._empty_cache()
+        self._cache = self._target.new_cache()
         # The session has observed `_token_ids`.
         self._session: Session | None = None
 
@@ -148,7 +145,7 @@ class Chat:
         try:
             output = generate(
                 self._model,
-                prompt_of(self._model, ids),
+                self._target.prompt(ids),
                 self._drafter,
                 session=self._session_of(ids, settings),
                 cache=self._cache,
@@ -253,24 +250,13 @@ class Chat:
         """End the conversation, which the drafter may store, and start another."""
         self._end_session()
         self.messages = [*self.first_messages]
-        self._token_ids, self._cache = [], self._empty_cache()
-
-    def _empty_cache(self) -> Any:
-        if isinstance(self._model, GgufModel):
-            cache = self._model.cache_class()
-            cache.mark_at = None if self._model.weights.takes_trees else 0
-            return cache
-        if not import_module("specds.generation.arguments").takes_past(self._model):
-            return None
-        if import_module("specds.verify.support").is_recurrent(self._model):
-            return import_module("specds.verify.states").MarkedCache()
-        return import_module("transformers").DynamicCache()
+        self._token_ids, self._cache = [], self._target.new_cache()
 
     def _roll_back(self, token_ids: list[int]) -> None:
         """Keep the states of the prompt's known beginning: a template may change earlier text."""
         shared = num_shared(self._token_ids, token_ids[:-1])
         if shared == 0 or self._cache is None:
-            self._cache = self._empty_cache()
+            self._cache = self._target.new_cache()
         elif hasattr(self._cache, "rolled_back"):
             self._cache = self._cache.rolled_back(shared)
         elif shared < self._cache.get_seq_length():
@@ -353,13 +339,6 @@ class _Pieces:
         if rest := self._spelling.of(None):
             self.pieces.put(rest)
         self.pieces.put(None)
-
-
-def prompt_of(model: Any, token_ids: Sequence[int]) -> Any:
-    """Return a prompt for `generate`: a tensor on the device of the model, or an array."""
-    if is_without_torch(model):
-        return np.array([token_ids], dtype=np.int64)
-    return import_module("torch").tensor([token_ids], device=model.device)
 
 
 def num_shared(one: Sequence[int], other: Sequence[int]) -> int:

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds._core import Session
-from specds.accept.path import Chooses, Emits
 from specds.constraints import ConstrainedSession, Guide, constraint_of
-from specds.decoding.budget import (
+from specds.drafters.session import Drafter, RequestRules
+from specds.generation.acceptance import Chooses, Emits
+from specds.generation.budget import (
     MAX_NODES,
     MIN_CHAIN_PROB,
     AutoBudget,
@@ -22,15 +23,13 @@ from specds.decoding.budget import (
     draft_stats_of,
     step_times_of,
 )
-from specds.decoding.loop import Decoding, Row
-from specds.decoding.stats import GenerationStats
-from specds.drafters.session import Drafter, RequestRules
-from specds.generation.kv_cache import extend, load
+from specds.generation.loop import Decoding, Row
 from specds.generation.options import Options
 from specds.generation.prompt_values import values_of
+from specds.generation.runner import Verifier
+from specds.generation.stats import GenerationStats
 from specds.models.html import text
 from specds.models.render import Spelling
-from specds.verify.runner import Verifier
 
 FinishReason: TypeAlias = Literal["stop", "length", "context"]
 """Why a text ended: by an end token, a stop string or a criterion, by the requested length, or
@@ -170,12 +169,12 @@ class Request:
         try:
             budget = self._budget(runner)
             if past is not None:
-                load(past, runner)
+                runner.load(past)
             is_on_cpu = str(getattr(self.model, "device", "cpu")) == "cpu"
             decoding = Decoding(runner, budget, synchronize, self.noise, is_on_cpu)
             decoding.run(self.rows, chunk_size)
             if past is not None:
-                cache = extend(past, runner)
+                cache = runner.extend(past)
             elif keeps_cache and len(self.rows) == 1:
                 cache = runner.committed()
         finally:

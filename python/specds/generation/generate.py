@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import Session
-from specds._lazy import imported
 from specds.constraints.processor import add_grammar
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.step import Step
-from specds.generation.arrays import generate_from_arrays
 from specds.generation.decode import GenerationOutput
 from specds.generation.default_source import with_default
-from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
+from specds.generation.options import DrafterLike, Options
 from specds.generation.prompt_values import note_tokenizer
-from specds.models.gguf_model import is_without_torch
-from specds.verify.runner import Verification
+from specds.generation.runner import Verification
+from specds.generation.target import target_of
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +70,7 @@ def generate(
             `model` that supports the model on a CPU; on CUDA devices of capability 9.0 (H100) the
             first of the last two; on other devices `model`. `stats.reason` says why. Models that
             keep a recurrent state are verified by `chain`: drafts without branches, through the
-            model's own cache. A class of a runner, such as `specds.papers.path_rows.PathRows`, is
+            model's own cache. A class of a runner, such as `specds.papers.PathRows`, is
             accepted too.
         check_model: Before the model's first use, compare one forward pass over a small tree with
             forward passes over its paths (see `specds.verify.check_model`).
@@ -140,17 +137,4 @@ def generate(
     if tokenizer is not None:
         note_tokenizer(model, tokenizer)
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
-    if is_without_torch(model):
-        if seed is not None:
-            model.seed(seed)
-        return generate_from_arrays(model, input_ids, options, **kwargs)
-    imported("specds.generation.arguments").require_inputs(model, input_ids)
-    if kwargs.get("custom_generate") is not None:
-        raise UnsupportedRequestError(
-            "custom_generate cannot be used: specds is itself a decoding loop"
-        )
-    if seed is not None:
-        imported("torch").manual_seed(seed)
-    loop: Any = imported("specds.generation.custom_loop").run_custom_loop
-    output: GenerationOutput = loop(model, model.generate, options, inputs=input_ids, **kwargs)
-    return replace(output, tokenizer=tokenizer)
+    return target_of(model).generate(input_ids, options, seed, **kwargs)

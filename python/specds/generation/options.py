@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from specds._core import Datastore, Session
-from specds.decoding.budget import require_max_nodes
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.registry import KINDS
 from specds.drafters.session import Drafter, own_max_nodes
 from specds.drafters.step import Step
-from specds.verify.runner import Verification, require_verification
+from specds.generation.budget import require_max_nodes
+from specds.generation.runner import Verification, require_verification
 
 DrafterLike: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter, or a datastore, its path or None for a `FusedDrafter`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specds.accept.path import Emits
+from specds.generation.acceptance import Emits
 
 if TYPE_CHECKING:
     import torch

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
-import numpy as np
-
-from specds._core import TokenTree
-from specds._lazy import imported
-from specds.decoding.budget import MAX_NODES
 from specds.generation.options import DrafterLike
-from specds.models.gguf_model import GgufModel, is_without_torch
-from specds.verify.native import require_native, runner_of
-from specds.verify.runner import Verification
+from specds.generation.runner import Verification
+from specds.generation.target import target_of
 
 
 def warm_up(
@@ -42,18 +35,5 @@ def warm_up(
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    if is_without_torch(model):
-        require_native(verification)
-        _run_passes(model)
-        return
     numbers = [rows] if isinstance(rows, int) else rows
-    imported("specds.generation.rehearsal").rehearse(
-        model, drafter, max_context, numbers, verification
-    )
-
-
-def _run_passes(model: GgufModel) -> None:
-    with closing(runner_of(model)(model)) as runner:
-        runner.prefill_rows([np.zeros((1, 2), dtype=np.int64)])
-        for num_nodes in (0, MAX_NODES):
-            runner.rehearse([0], [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))])
+    target_of(model).warm_up(drafter, max_context, numbers, verification)

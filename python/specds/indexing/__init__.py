@@ -30,4 +30,8 @@ __all__ = [
     "merge",
 ]
 
-__getattr__ = lazy(__name__, "options", "report", "build", "from_memory", "default")
+__getattr__ = lazy(
+    __name__,
+    *("indexing.options", "indexing.report", "indexing.build"),
+    *("indexing.from_memory", "indexing.default"),
+)

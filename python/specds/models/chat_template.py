@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from specds._lazy import imported
+from specds._lazy import advising
 
 # The names of a message's reasoning; templates read the first, and some the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -26,11 +26,12 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], **variables: An
     Raises:
         TemplateError: It fails, or takes too much time or memory.
     """
-    imported("jinja2")
+    with advising():
+        from specds.models.template_sandbox import budget_of
     # Functions and objects have methods that the sandbox does not know.
     plain = json.loads(json.dumps([_message(message) for message in messages]))
     try:
-        with imported("specds.models.template_sandbox").budget_of(plain, variables):
+        with budget_of(plain, variables):
             return str(_compiled(template).render(messages=plain, **variables))
     except Exception as error:  # whatever a template makes of itself
         reason = " ".join(str(error).split())
@@ -47,8 +48,9 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
-    sandbox = imported("specds.models.template_sandbox").ChatSandbox(_to_json)
-    return sandbox.from_string(template)
+    from specds.models.template_sandbox import ChatSandbox
+
+    return ChatSandbox(_to_json).from_string(template)
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds._core import ForwardCache, ForwardModel, GgufFile
-from specds._lazy import imported
+from specds._lazy import advising
 from specds.models.gguf import generation_settings, tokens_of
+from specds.models.gguf_tokenizer import pretrained_tokenizer
 from specds.models.packing import default_threads, packed
 from specds.models.pass_times import PassTimes, pass_times_of
+from specds.models.tokenization import FastTokenizer
 
 Activations = Literal["float32", "int8"]
 CacheType = Literal["float32", "float16"]
@@ -64,14 +66,20 @@ def load_gguf(
     if framework == "auto":
         is_installed = find_spec("torch") and find_spec("transformers")
         framework = "transformers" if is_installed else "numpy"
+    of_framework = model_class(framework)
+    read: Any = FastTokenizer.of_gguf if framework == "numpy" else pretrained_tokenizer
+    tokenizer = read(file, path)
+    model = of_framework.of(file, weights, path, activations, context_length, cache_type)
+    return model, tokenizer
+
+
+def model_class(framework: Literal["transformers", "numpy"]) -> type[GgufModel]:
+    """Return the class of the models of a framework."""
     if framework == "numpy":
-        tokenization = imported("specds.models.tokenization")
-        tokenizer = tokenization.FastTokenizer.of_gguf(file, path)
-        model = GgufModel.of(file, weights, path, activations, context_length, cache_type)
-        return model, tokenizer
-    native, of_file = map(imported, ("specds.models.native", "specds.models.gguf_tokenizer"))
-    model = native.native_model(file, weights, path, activations, context_length, cache_type)
-    return model, of_file.pretrained_tokenizer(file, path)
+        return GgufModel
+    with advising():
+        from specds.transformers.native_model import NativeModel
+    return NativeModel
 
 
 class GgufCache:
@@ -195,6 +203,12 @@ class GgufModel:
     def num_threads(self) -> int:
         return default_threads() if self.threads is None else self.threads
 
+    def new_cache(self) -> GgufCache:
+        """Return the empty cache of a conversation, which marks recurrent states to return to."""
+        cache = self.cache_class()
+        cache.mark_at = None if self.weights.takes_trees else 0
+        return cache
+
     def new_states(self, num_rows: int) -> ForwardCache:
         """Return a cache of empty rows."""
         return ForwardCache(self.weights, num_rows, self.cache_type)
@@ -240,7 +254,3 @@ def seeded(number: int) -> np.random.MT19937:
 
 
 _CACHE_TYPES: dict[Activations, CacheType] = {"float32": "float32", "int8": "float16"}
-
-
-def is_without_torch(model: object) -> bool:
-    return type(model) is GgufModel

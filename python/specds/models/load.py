@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from specds._core import ForwardModel, GgufFile, UnsupportedFileError
 from specds._lazy import advice, imported
 from specds.models.gguf import CONVERTED, GgufVocabulary, architecture_of, field
-from specds.models.gguf_model import GgufModel
+from specds.models.gguf_model import GgufModel, model_class
 from specds.models.gguf_tokenizer import UnknownTokenizerError, pretrained_tokenizer
 from specds.models.gguf_writer import write_llama
 from specds.models.packing import packed
@@ -187,10 +187,7 @@ def _load_native(
     except (UnsupportedFileError, UnknownTokenizerError) as error:
         return f"native cannot compute it: {error}"
     made = file, weights, ref.path, activations, context_length, cache_type
-    if framework == "numpy":
-        return GgufModel.of(*made), fast
-    native = imported("specds.models.native")
-    return native.native_model(*made), tokenizer
+    return model_class(framework).of(*made), fast if framework == "numpy" else tokenizer
 
 
 def _load_demo(

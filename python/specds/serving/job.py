@@ -12,15 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.accept.on_arrays import ArrayEmitter, ArraySampler, Sampling
-from specds.accept.processors import Processing, Scores
 from specds.constraints.processor import GrammarProcessor
-from specds.decoding.loop import Row
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import RequestRules
 from specds.drafters.step import Step
 from specds.generation.decode import Request
+from specds.generation.loop import Row
 from specds.generation.options import Options
+from specds.generation.processors import Processing, Scores
+from specds.generation.sampling import ArrayEmitter, ArraySampler, Sampling
 from specds.models.gguf_model import GgufModel, seeded
 from specds.models.render import Spelling
 from specds.serving.pieces import Piece, Splitter, Style, num_begun

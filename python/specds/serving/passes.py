@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from specds._core import ForwardCache
-from specds.decoding.budget import AutoBudget, draft_stats_of, step_times_of
-from specds.decoding.loop import Decoding
 from specds.drafters.fused import FusedDrafter
+from specds.generation.budget import AutoBudget, draft_stats_of, step_times_of
+from specds.generation.loop import Decoding
+from specds.generation.native import NativeRunner
 from specds.models.gguf_model import GgufModel
 from specds.models.needs import require_cache_memory
 from specds.serving.engine import Engine
 from specds.serving.job import RowJob
 from specds.serving.slots import Slots
-from specds.verify.native import NativeRunner
 
 CHUNK = 256
 """Tokens of prompts that are read between two passes that write."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from specds._core import GgufFile
 from specds._lazy import imported
-from specds.accept.on_arrays import Sampling
-from specds.accept.processors import Processing
 from specds.constraints.of_llguidance import known_tokens, schema_source
+from specds.generation.processors import Processing
+from specds.generation.sampling import Sampling
 from specds.integrations.openai import MAX_CHARS, text_of
 from specds.models.chat_template import TemplateError
 from specds.models.context import require_room

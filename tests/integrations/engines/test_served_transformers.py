@@ -17,7 +17,7 @@ from edit_request import ASK, FILE
 from engines.served import Served
 from real.models import folder_of
 from specds import __version__
-from specds.generation.custom_generate import export_generate
+from specds.transformers.custom_generate import export_generate
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default"), pytest.mark.timeout(900)]
 

@@ -20,10 +20,10 @@ import numpy as np
 from specds._core import DraftSession, Session, TokenTree
 from specds.bench.drafters import EXTERNAL_DRAFTERS, BenchDrafter, DrafterError, ExternalDrafter
 from specds.bench.transcripts import ALL, Transcript
-from specds.decoding.stats import GenerationStats
 from specds.drafters import Drafter, FusedDrafter
 from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
+from specds.generation.stats import GenerationStats
 
 DraftShape: TypeAlias = Literal["tree", "chain"]
 """Shape of a draft; engines without tree verification take chains."""

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from specds.bench.generation.target import Batch, BenchTarget, CallResult, Way
-from specds.decoding.stats import GenerationStats
+from specds.generation.stats import GenerationStats
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 from specds.bench.generation.measure import GenerationCell
 from specds.bench.generation.target import PLAIN
 from specds.bench.harness import BenchReport, Columns, ReportRow, label, table
-from specds.decoding.stats import GenerationStats
+from specds.generation.stats import GenerationStats
 
 _COUNTS = (
     *("num_drafts", "num_draft_tokens", "num_accepted_tokens"),

@@ -12,11 +12,11 @@ import numpy as np
 
 from specds._core import Datastore
 from specds._lazy import imported
-from specds.decoding.stats import GenerationStats
 from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import UnsupportedRequestError, generate
-from specds.models.gguf_model import is_without_torch
-from specds.models.tokenization import model_vocab_size
+from specds.generation.arrays import ArrayTarget
+from specds.generation.stats import GenerationStats
+from specds.generation.target import target_of
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class BenchTarget:
 
     @property
     def is_array(self) -> bool:
-        return is_without_torch(self.model)
+        return isinstance(target_of(self.model), ArrayTarget)
 
     @property
     def has_queue(self) -> bool:
@@ -72,13 +72,10 @@ class BenchTarget:
 
     @property
     def vocab_size(self) -> int:
-        return int(self.model.vocab_size) if self.is_array else model_vocab_size(self.model)
+        return target_of(self.model).vocab_size
 
     def seed(self, number: int) -> None:
-        if self.is_array:
-            self.model.seed(number)
-        else:
-            imported("torch").manual_seed(number)
+        target_of(self.model).seed(number)
 
     def synchronize(self) -> None:
         if not self.is_array:
@@ -112,10 +109,7 @@ class BenchTarget:
 
     def emitted(self, sequences: Any, prompt_length: int) -> list[list[int]]:
         """Return the new tokens of each row, up to its end of sequence."""
-        if self.is_array:
-            eos = self.model.settings.get("eos_token_id")
-        else:
-            eos = getattr(self.model.generation_config, "eos_token_id", None)
+        eos = target_of(self.model).settings.get("eos_token_id")
         ends = [eos] if isinstance(eos, int) else eos or []
         rows = sequences[:, prompt_length:].tolist()
         lengths = [
