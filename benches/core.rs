@@ -11,8 +11,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use specds::draft::{DraftLimits, Session, TokenTree};
-use specds::papers::rest::{RestConfig, RestSession};
+use specds_core::draft::{DraftLimits, Session, TokenTree};
+use specds_core::papers::rest::{RestConfig, RestSession};
 use specds_index::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS};
 use tempfile::TempDir;
 

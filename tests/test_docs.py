@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomllib
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -38,6 +39,41 @@ def test_architecture_describes_each_folder() -> None:
     names = ("mod.rs", "__init__.py")
     folders = {path.parent.name for of in crates for each in names for path in of.glob(f"*/{each}")}
     assert folders - described == set()
+
+
+def test_crates_are_on_their_page() -> None:
+    page = (ROOT / "docs/rust.md").read_text()
+    for manifest in ROOT.glob("rust/*/Cargo.toml"):
+        crate = tomllib.loads(manifest.read_text())
+        name, is_binding = crate["package"]["name"], "crate-type" in crate["lib"]
+        assert (f"| [`{name}`]" in page) != is_binding, name
+        assert is_binding or (manifest.parent / "README.md").read_text().startswith(f"# {name}\n")
+        is_published = crate["package"].get("publish", True)
+        releasing = (ROOT / "docs/releasing.md").read_text()
+        assert (f"    cargo publish -p {name}\n" in releasing) == is_published
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING", "docs/ARCHITECTURE", "docs/FORMAT", "docs/rust"])
+def test_paths_named_by_pages_of_the_code_exist(name: str) -> None:
+    text = (ROOT / f"{name}.md").read_text().replace("NAME.rs", "mod.rs")
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_.-]+)+)`", text))
+    roots = [ROOT, ROOT / "python/specds", *ROOT.glob("rust/*")]
+    ends = ("", ".rs")
+    assert [
+        path
+        for path in named
+        if not any((of / f"{path}{end}").exists() for of in roots for end in ends)
+    ] == []
+
+
+def test_names_in_comments_of_rust_exist() -> None:
+    texts = [path.read_text() for path in ROOT.glob("rust/**/*.rs")]
+    comments = re.findall(r"^ *//.*", "\n".join(texts), re.M)
+    sources = [*texts, *(path.read_text() for path in ROOT.glob("python/**/*.py*"))]
+    code = set(re.findall(r"\w+", re.sub(r"^ *//.*", "", "\n".join(sources), flags=re.M)))
+    named = {name for line in comments for name in re.findall(r"`([a-z]\w*_\w+)`", line)}
+    assert len(named) > 50
+    assert named - code == set()
 
 
 def test_tests_named_by_guarantees_exist() -> None:

@@ -12,13 +12,13 @@
 //! # Examples
 //!
 //! ```
-//! # fn main() -> specds::Result<()> {
+//! # fn main() -> specds_core::Result<()> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("example");
 //! use std::sync::Arc;
 //!
-//! use specds::draft::{DraftLimits, Session};
-//! use specds::papers::rest::{RestConfig, RestSession};
+//! use specds_core::draft::{DraftLimits, Session};
+//! use specds_core::papers::rest::{RestConfig, RestSession};
 //! use specds_index::{DatastoreBuilder, DatastoreOptions};
 //!
 //! let options = DatastoreOptions::new(100, 100);

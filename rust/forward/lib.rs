@@ -29,3 +29,7 @@ pub use bandwidth::memory_bandwidth;
 pub use error::{Error, Result};
 pub use kernel::states::Activations;
 pub use simd::instructions::Instructions;
+
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct Readme;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
-use specds::budget::{self, Costs, Passes, RowBudget, StepCost};
+use specds_core::budget::{self, Costs, Passes, RowBudget, StepCost};
 
 use crate::arrays::{from_zero, width};
 use crate::error::{Failure, lock};

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use specds::Error;
+use specds_core::Error;
 use specds_index::{DatastoreOptions, Report, Stage};
 
 use crate::arrays::integers;
@@ -50,7 +50,7 @@ pub(crate) struct DatastoreBuilder(Mutex<Option<specds_index::DatastoreBuilder>>
 impl DatastoreBuilder {
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut specds_index::DatastoreBuilder) -> specds::Result<T>,
+        work: impl FnOnce(&mut specds_index::DatastoreBuilder) -> specds_core::Result<T>,
     ) -> Result<T> {
         Ok(work(lock(&self.0).as_mut().ok_or_else(ended)?)?)
     }
@@ -215,7 +215,7 @@ pub(crate) fn compact(
 pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
-    work: impl Send + FnOnce(&mut Report<'_>) -> specds::Result<T>,
+    work: impl Send + FnOnce(&mut Report<'_>) -> specds_core::Result<T>,
 ) -> Result<T> {
     let mut stopped = None;
     let mut report = |stage: Stage, done: u64, total: u64| {

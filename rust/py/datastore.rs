@@ -58,7 +58,7 @@ impl Datastore {
     pub(crate) fn work<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&specds_index::Datastore) -> specds::Result<T> + Send,
+        work: impl FnOnce(&specds_index::Datastore) -> specds_core::Result<T> + Send,
     ) -> Result<T> {
         let opened = self.opened()?;
         Ok(detached(py, || work(&opened))?)

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::draft::{self, DraftLimits};
+use specds_core::draft::{self, DraftLimits};
 
 use crate::arrays::{from_zero, integers, max_nodes, rows_of_integers};
 use crate::error::{Result, detached, lock};
@@ -19,7 +19,9 @@ use crate::token_tree::TokenTree;
 pub(crate) struct DraftSession(Mutex<Option<Box<AnySession>>>);
 
 impl DraftSession {
-    pub(crate) fn new<S: draft::Session + 'static>(session: specds::Result<S>) -> Result<Py<Self>> {
+    pub(crate) fn new<S: draft::Session + 'static>(
+        session: specds_core::Result<S>,
+    ) -> Result<Py<Self>> {
         let own = Self(Mutex::new(Some(Box::new(session?))));
         Ok(Python::attach(|py| Py::new(py, (own, Session)))?)
     }
@@ -28,7 +30,7 @@ impl DraftSession {
     fn work<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut AnySession) -> specds::Result<T> + Send,
+        work: impl FnOnce(&mut AnySession) -> specds_core::Result<T> + Send,
     ) -> Result<T> {
         detached(py, || match lock(&self.0).as_deref_mut() {
             Some(session) => Ok(work(session)?),

@@ -7,8 +7,8 @@ use numpy::{AllowTypeChange, PyArray1, PyArrayLike2, PyArrayMethods, PyReadonlyA
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use specds::draft::{self, DraftLimits};
-use specds::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, PackedTrees};
+use specds_core::draft::{self, DraftLimits};
+use specds_core::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, PackedTrees};
 
 use crate::arrays::{self, Made, Matrix, from_zero, integers, rows_of_integers, shaped};
 use crate::error::{Result, detached, lock};

@@ -13,7 +13,7 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::types::PyType;
-use specds::Error;
+use specds_core::Error;
 use specds_index::base::forks::NoFork;
 
 create_exception!(

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use specds::draft::Source;
-use specds::fused::{self, FusedConfig, FusedSession};
-use specds::weights::Weights;
+use specds_core::draft::Source;
+use specds_core::fused::{self, FusedConfig, FusedSession};
+use specds_core::weights::Weights;
 
 use crate::arrays::integers;
 use crate::datastore::{Datastore, opened};

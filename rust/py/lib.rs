@@ -74,7 +74,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let sources = specds::draft::Source::NAMES;
+        let sources = specds_core::draft::Source::NAMES;
         module.add("InternalError", super::error::internal_error(module.py())?)?;
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         module.add("DEFAULTS", super::options::defaults(module.py())?)?;

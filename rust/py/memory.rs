@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use specds::memory::{MemoryOptions, Sharing, Transfer, Unstored};
+use specds_core::memory::{MemoryOptions, Sharing, Transfer, Unstored};
 use specds_index::DatastoreOptions;
 
 use crate::arrays::{Made, integers};
@@ -32,12 +32,12 @@ use crate::options;
 ///     ValueError: An argument is out of range.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Memory {
-    pub(crate) memory: Arc<specds::memory::Memory>,
+    pub(crate) memory: Arc<specds_core::memory::Memory>,
     sharing: Mutex<Option<Sharing>>,
 }
 
-impl From<specds::memory::Memory> for Memory {
-    fn from(memory: specds::memory::Memory) -> Self {
+impl From<specds_core::memory::Memory> for Memory {
+    fn from(memory: specds_core::memory::Memory) -> Self {
         Self { memory: Arc::new(memory), sharing: Mutex::default() }
     }
 }
@@ -48,7 +48,7 @@ impl Memory {
     #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> Result<Self> {
         let options = memory_options(vocab_size, max_bytes, tokenizer);
-        Ok(specds::memory::Memory::new(options)?.into())
+        Ok(specds_core::memory::Memory::new(options)?.into())
     }
 
     /// Opens a snapshot that `save` or `share` wrote.
@@ -73,7 +73,7 @@ impl Memory {
         tokenizer: &str,
     ) -> Result<Self> {
         let options = memory_options(vocab_size, max_bytes, tokenizer);
-        let opened = py.detach(|| specds::memory::Memory::open(&path, options))?;
+        let opened = py.detach(|| specds_core::memory::Memory::open(&path, options))?;
         Ok(opened.into())
     }
 
@@ -127,7 +127,7 @@ impl Memory {
         tenants: Vec<String>,
     ) -> Result<Vec<Option<usize>>> {
         let tenants: Vec<_> = tenants.iter().map(String::as_str).collect();
-        Ok(py.detach(|| specds::memory::Memory::forget_in(&path, &tenants))?)
+        Ok(py.detach(|| specds_core::memory::Memory::forget_in(&path, &tenants))?)
     }
 
     /// Moves a tenant's texts from a file to a datastore, which is made if there is none.

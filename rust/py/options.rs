@@ -8,12 +8,12 @@ use pyo3::types::{PyBool, PyDict};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
-use specds::engine::EngineConfig;
-use specds::fused::FusedConfig;
-use specds::papers::aded::{AdedConfig, TrigramOptions};
-use specds::papers::n_grammys::NGrammysConfig;
-use specds::papers::prompt_lookup::PromptLookupConfig;
-use specds::papers::rest::RestConfig;
+use specds_core::engine::EngineConfig;
+use specds_core::fused::FusedConfig;
+use specds_core::papers::aded::{AdedConfig, TrigramOptions};
+use specds_core::papers::n_grammys::NGrammysConfig;
+use specds_core::papers::prompt_lookup::PromptLookupConfig;
+use specds_core::papers::rest::RestConfig;
 use specds_index::{CompactOptions, DatastoreOptions};
 
 /// Reads keyword arguments as a record of the core. None stands for the default.

@@ -6,11 +6,11 @@ use numpy::{AllowTypeChange, PyArrayLike2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use specds::draft::model_tables;
-use specds::papers::aded::{self, AdedSession, TrigramOptions};
-use specds::papers::n_grammys::NGrammysSession;
-use specds::papers::prompt_lookup::PromptLookupSession;
-use specds::papers::rest::RestSession;
+use specds_core::draft::model_tables;
+use specds_core::papers::aded::{self, AdedSession, TrigramOptions};
+use specds_core::papers::n_grammys::NGrammysSession;
+use specds_core::papers::prompt_lookup::PromptLookupSession;
+use specds_core::papers::rest::RestSession;
 use specds_index::Report;
 
 use crate::arrays::{Made, Matrix, int64, integers, rows_of_integers, shaped};

@@ -3,7 +3,7 @@
 use numpy::{PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::draft::{self, PassRow};
+use specds_core::draft::{self, PassRow};
 
 use crate::arrays::{Matrix, shaped};
 use crate::error::Result;

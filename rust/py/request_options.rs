@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PySlice, PyString};
 
-use specds::engine::{OptionValue, RequestOptions};
+use specds_core::engine::{OptionValue, RequestOptions};
 
 /// Reads the options of a request, of a longer list or array the first `most` items.
 pub(crate) fn options(given: &Bound<'_, PyDict>, most: usize) -> RequestOptions {

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use specds::draft;
+use specds_core::draft;
 
 use crate::token_tree::TokenTree;
 

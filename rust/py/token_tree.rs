@@ -4,7 +4,7 @@ use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use specds::draft;
+use specds_core::draft;
 
 use crate::arrays::{Made, Matrix, int64, integers, shaped};
 use crate::error::Result;

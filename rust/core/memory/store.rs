@@ -73,9 +73,9 @@ impl MemoryOptions {
 /// A request cache of many tenants. Drafts for a tenant never depend on the texts of another.
 ///
 /// ```
-/// use specds::memory::{Memory, MemoryOptions};
+/// use specds_core::memory::{Memory, MemoryOptions};
 ///
-/// # fn main() -> specds::Result<()> {
+/// # fn main() -> specds_core::Result<()> {
 /// let memory = Memory::new(MemoryOptions::new(100))?;
 /// memory.insert("ann", &[1, 2, 3])?;
 /// let ann = memory.find("ann").expect("she has a text");

@@ -1,6 +1,6 @@
 //! Errors, argument checks, threads and searches that all other folders use.
 //!
-//! The crate `specds` uses it too; it is not part of the documented interface.
+//! The crate `specds-core` uses it too; it is not part of the documented interface.
 
 pub mod checks;
 pub(crate) mod error;

@@ -95,7 +95,7 @@ fn last_document<'t>(datastore: &Datastore, tail: &'t [u32]) -> &'t [u32] {
 }
 
 /// Adds the expert for the continuations of a node's last token alone, with a probability of at least
-/// `min_share`.
+/// `min_child_prob`.
 fn add_next_tokens(
     datastore: &Datastore,
     token: u32,

@@ -8,8 +8,8 @@
     reason = "small numbers"
 )]
 
-use specds::budget::{Costs, DraftStats, Passes, RowBudget, StepCost, StepTimes};
-use specds::draft::TokenTree;
+use specds_core::budget::{Costs, DraftStats, Passes, RowBudget, StepCost, StepTimes};
+use specds_core::draft::TokenTree;
 
 use crate::random::Random;
 
@@ -408,7 +408,7 @@ fn speedups(cost: &[f64], is_known: bool, kind: usize, noise: usize, seed: u64) 
     totals.map(|[baseline_s, seconds]| baseline_s / seconds)
 }
 
-/// Prints the share of the speedup with known costs under each noise: `cargo test --release -p specds --test core
+/// Prints the share of the speedup with known costs under each noise: `cargo test --release -p specds-core --test core
 /// noise -- --nocapture`.
 #[test]
 #[expect(clippy::print_stdout, reason = "the table")]

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::draft::{multinomial, top_k};
+use specds_core::draft::{multinomial, top_k};
 
 proptest! {
     #[test]

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use specds::Error;
-use specds::draft::Session;
-use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
-use specds::papers::rest::{RestConfig, RestSession};
+use specds_core::Error;
+use specds_core::draft::Session;
+use specds_core::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
+use specds_core::papers::rest::{RestConfig, RestSession};
 use specds_index::{Datastore, DatastoreOptions, Manifest, ShardManifest};
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use specds::Error;
+use specds_core::Error;
 use specds_index::{Manifest, ShardEntry, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 

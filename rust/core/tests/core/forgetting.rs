@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use specds::draft::Session;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
-use specds::memory::{Memory, MemoryOptions, Transfer};
+use specds_core::draft::Session;
+use specds_core::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds_core::memory::{Memory, MemoryOptions, Transfer};
 use specds_index::{Datastore, DatastoreOptions};
 use tempfile::TempDir;
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use specds::draft::Session;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
-use specds::memory::{Memory, MemoryOptions};
+use specds_core::draft::Session;
+use specds_core::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds_core::memory::{Memory, MemoryOptions};
 use specds_index::{DatastoreBuilder, DatastoreOptions, merge};
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -13,8 +13,8 @@ mod random;
 
 use std::path::Path;
 
-use specds::Result;
-use specds::draft::{DraftLimits, Session, TokenTree};
+use specds_core::Result;
+use specds_core::draft::{DraftLimits, Session, TokenTree};
 use specds_index::{CompactOptions, Datastore, DatastoreBuilder, DatastoreOptions, compact};
 use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::memory::{IndexedTokens, Memory, MemoryOptions};
+use specds_core::memory::{IndexedTokens, Memory, MemoryOptions};
 
 use crate::tempdir;
 
