@@ -63,7 +63,7 @@ test-browser: dev
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
 
-test-matrix: dev ## the tests with the oldest (for Python 3.10 and 3.11) and newest torch, transformers and numpy, and with kernels of older processors
+test-matrix: dev ## the tests with the oldest (for Python 3.11) and newest torch, transformers and numpy, and with kernels of older processors
 	for packages in 'torch==2.7.* transformers==5.19.* numpy==1.24.* pandas==2.2.* pyarrow==21.*' 'torch transformers numpy'; do \
 	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix $$packages || exit 1; \
 	  for kernels in 'default SSE41 SSE4_2' 'avx2 AVX2 AVX2'; do set -- $$kernels; \

@@ -2,11 +2,11 @@
 
 import functools
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tomllib
 from typer.main import get_command
 from typer.testing import CliRunner
 

@@ -17,7 +17,7 @@ import numpy as np
 import specds
 from numpy.typing import NDArray
 from specds.corpora import CorpusOptions, open_corpus
-from typing_extensions import assert_type
+from typing import assert_type
 
 
 def texts() -> Iterator[NDArray[np.int64]]:

@@ -44,7 +44,7 @@ fn observe_forks(py: Python<'_>) -> PyResult<()> {
 }
 
 /// The compiled core: datastores, lookups and the drafters that need no model.
-#[pymodule(gil_used = false)]
+#[pymodule(gil_used = true)] // no test runs without the GIL
 mod _core {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;

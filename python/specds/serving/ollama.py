@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from specds.serving.job import TextJob, Update
@@ -114,7 +114,7 @@ class ChatReply(Reply):
         }
 
     def _head(self, **_: Any) -> dict[str, Any]:
-        return {"model": self.model, "created_at": datetime.now(timezone.utc).isoformat()}
+        return {"model": self.model, "created_at": datetime.now(UTC).isoformat()}
 
     def content(self, pieces: list[Piece]) -> dict[str, Any]:
         """Return the fields that have parts of the text."""
@@ -167,7 +167,7 @@ def about(served: Any, changed: float) -> tuple[dict[str, Any], dict[str, Any]]:
     listed = {
         "name": served.name,
         "model": served.name,
-        "modified_at": datetime.fromtimestamp(changed, timezone.utc).isoformat(),
+        "modified_at": datetime.fromtimestamp(changed, UTC).isoformat(),
         "size": weights.num_bytes if weights is not None else 0,
         "digest": "",
         "details": details,
