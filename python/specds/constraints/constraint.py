@@ -119,8 +119,8 @@ class MatcherConstraint:
         vocab_size: The number of tokens of a mask.
 
     Attributes:
-        mask_s: CPU seconds of the slowest of the last masks. An engine computes one for each
-            drafted token, with the same library.
+        mask_s: CPU seconds of the slowest of the last masks, 0 if `max_s` is infinite. An engine
+            computes one for each drafted token, with the same library.
         max_s: CPU seconds of masks after which `ahead` ends.
     """
 
@@ -136,6 +136,8 @@ class MatcherConstraint:
 
     def bits(self) -> bytes:
         """Return the allowed tokens as a bit mask, the first token in the lowest bit."""
+        if math.isinf(self.max_s):
+            return self._bits_of_matcher()
         begun = thread_time()  # CPU time, to which other programs add nothing
         found = self._bits_of_matcher()
         spent = thread_time() - begun
@@ -195,14 +197,14 @@ class MatcherConstraint:
 def few_of(bits: bytes) -> list[int] | None:
     """Return the tokens of a bit mask; None if there are more than a few."""
     # Without numpy, whose code a forward pass leaves in no cache.
-    if len(bits) - bits.count(0) > MAX_BRANCHES:
+    used = bits.translate(None, b"\0")
+    if len(used) > MAX_BRANCHES:
         return None
-    found = [
-        8 * of.start() + bit
-        for of in _USED.finditer(bits)
-        for bit in range(8)
-        if of[0][0] >> bit & 1
-    ]
+    found, place = list[int](), -1
+    for byte in used:
+        # The bytes up to the next one that is used are zeros.
+        place = bits.find(byte, place + 1)
+        found += [8 * place + bit for bit in range(8) if byte >> bit & 1]
     return None if len(found) > MAX_BRANCHES else found
 
 

@@ -53,9 +53,13 @@ class LlguidanceConstraint(MatcherConstraint):
         self._free = list[int]()
         # Forced tokens that were not pushed yet, as far as they are known.
         self._forced = list[int]()
+        # What tokens force, by the bytes that they force.
+        self._forced_after: dict[tuple[int, bytes], list[int]] = {}
+        # What is forced from here, and the text that must follow it, as far as they are known.
+        self._ahead: tuple[list[int], str] | None = None
 
     def push(self, token: int) -> bool:
-        forced, self._forced = self._forced, []
+        forced, self._forced, self._ahead = self._forced, [], None
         if not self.ended and self._matcher.try_consume_tokens([token]) == 1:
             self._forced = forced[1:] if forced[:1] == [token] else []
             return True
@@ -65,13 +69,18 @@ class LlguidanceConstraint(MatcherConstraint):
         return is_allowed
 
     def pop(self, count: int) -> None:
-        self._forced = []
+        self._forced, self._ahead = [], None
         super().pop(count)
 
     def forced_token(self) -> int | None:
-        if not (self._forced or self.ended) and self._matcher.compute_ff_bytes():
-            self._forced = self._matcher.compute_ff_tokens()[:MAX_FORCED]
+        if not (self._forced or self.ended):
+            self._forced = self._forced_tokens()[:MAX_FORCED]
         return self._forced[0] if self._forced else None
+
+    def _forced_tokens(self) -> list[int]:
+        # The bytes take a tenth of the time of the tokens, and most often there are none.
+        is_forced = self._matcher.compute_ff_bytes()
+        return list(self._matcher.compute_ff_tokens()) if is_forced else []
 
     def allows(self, token: int) -> bool:
         if self.ended or not self._matcher.compute_ff_bytes():
@@ -89,11 +98,13 @@ class LlguidanceConstraint(MatcherConstraint):
         if self.ended or not self._looks_ahead:
             return []
         # Its own search ends after 50,000 items, with an error of this copy.
-        forced = self._matcher.compute_ff_tokens()
+        forced = self._forced_tokens()
         if len(forced) > self._max_forced:
             return [forced[: self._max_forced]]
         num_taken = self._matcher.try_consume_tokens(forced) if forced else 0
         paths = [[*forced, *branch] for branch in self._branches()]
+        if num_taken == len(forced):
+            self._ahead = forced, self._forced_text()
         if num_taken:
             self._matcher.rollback(num_taken)
         return [path[: self._max_forced] for path in paths or [forced] if path]
@@ -103,11 +114,20 @@ class LlguidanceConstraint(MatcherConstraint):
         rests = {token: self._after(token, self._matcher.compute_ff_bytes) for token in self._few()}
         ends = tuple(filter(None, rests.values()))
         return [
-            # An end token has no rest.
-            [token, *(self._after(token, self._matcher.compute_ff_tokens) or ())]
+            [token, *self._tokens_of(token, rest)]
             for token, rest in rests.items()
             if not rest or not rest[1:].endswith(ends)
         ]
+
+    def _tokens_of(self, token: int, rest: bytes | None) -> list[int]:
+        """Return the tokens that a token forces, by the bytes; an end token has none."""
+        if not rest:
+            return []
+        # The tokens take ten times the time of the bytes, and each digit of a number forces them.
+        if (token, rest) not in self._forced_after:
+            found = self._after(token, self._matcher.compute_ff_tokens)
+            self._forced_after[token, rest] = found
+        return self._forced_after[token, rest]
 
     def _after(self, token: int, compute: Callable[[], Any]) -> Any:
         """Return what the matcher computes after a token, None if it does not accept the token."""
@@ -118,6 +138,8 @@ class LlguidanceConstraint(MatcherConstraint):
         return found
 
     def text_after(self, path: Path) -> str | None:
+        if self._ahead is not None and self._ahead[0] == path:
+            return self._ahead[1]
         return super().text_after(path) if self._looks_ahead else None
 
     def _forced_text(self) -> str:

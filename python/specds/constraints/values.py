@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice, takewhile
@@ -52,16 +52,21 @@ class TokenizerSpells:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.cut: Callable[[str], list[int]] = lru_cache(1 << 12)(self._cut)
+        self._text: Callable[[tuple[int, ...]], str] = lru_cache(1 << 12)(self._text_of)
+        self._line_end = self._encode("\n")
 
     def decode(self, token_ids: Any) -> str:
-        return str(self._tokenizer.decode(token_ids))
+        return self._text(tuple(token_ids))
+
+    def _text_of(self, token_ids: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode([*token_ids]))
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _cut(self, text: str) -> list[int]:
         # No tokenizer joins a line end with the word after it; some join a quote.
-        before, found = self._encode("\n"), self._encode("\n" + text)
+        before, found = self._line_end, self._encode("\n" + text)
         return found[len(before) :] if found[: len(before)] == before else self._encode(text)
 
 
@@ -214,8 +219,16 @@ class PromptValues:
             tail = value[-number:]
             if len(tail) < min(number, _MATCHED_CHARS[-1]):
                 continue
-            places = [match.end() for match in re.finditer(re.escape(tail), self._lower_prompt)]
+            places = [*islice(_places_from_end(self._lower_prompt, tail), _MAX_COPIES)]
             if places:
-                rests = (_REST.match(self._prompt, at) for at in places[-_MAX_COPIES:])
+                rests = (_REST.match(self._prompt, at + len(tail)) for at in reversed(places))
                 return [*dict.fromkeys(rest[0] for rest in rests if rest)]
         return []
+
+
+def _places_from_end(text: str, part: str) -> Iterator[int]:
+    """Yield where a part is in a text, the last place first."""
+    place = text.rfind(part)
+    while place >= 0:
+        yield place
+        place = text.rfind(part, 0, place)
