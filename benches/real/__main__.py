@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from real.kinds import every_kind, kinds
-from real.measure import CONVERTED, MODES, NATIVE, NEW_TOKENS, WAYS, undrafted
+from real.measure import CONVERTED, DEFAULT, MODES, NATIVE, NEW_TOKENS, WAYS, undrafted
 from real.models import FOLDER, MODELS, gguf_of, with_benches
 from real.structured import DRAFTS, GRAMMARS, GUIDED, print_structured, structured_kinds
 from real.tables import print_summary, setting_of
@@ -70,7 +70,8 @@ def parsed(arguments):
     given.structured = not {*given.kinds}.isdisjoint(of_grammars)
     if given.structured and not {*given.kinds} <= {*of_grammars}:
         parser.error(f"--kinds: {' '.join(of_grammars)} are measured apart from the others")
-    given.ways = given.ways or ([CONVERTED] if given.structured else [*WAYS[:-2]])
+    usual = [way for way in WAYS[:-2] if not way.startswith(DEFAULT)]
+    given.ways = given.ways or ([CONVERTED] if given.structured else usual)
     return given
 
 

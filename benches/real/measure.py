@@ -22,8 +22,11 @@ LLAMA = {
     "llama.cpp-ngram-simple": f"--spec-type ngram-simple {_SIMPLE}",
     "llama.cpp-ngram-mod": f"--spec-type ngram-mod {_MOD}",
 }
-PLAIN, DRAFTS = "plain", "specds"
-NATIVE = {f"{way}{of}": of[1:] or "float32" for of in ("", "-int8") for way in (PLAIN, DRAFTS)}
+PLAIN, DRAFTS, DEFAULT = "plain", "specds", "specds-default-datastore"
+_INT8 = "-int8"
+NATIVE = {
+    f"{way}{of}": of[1:] or "float32" for of in ("", _INT8) for way in (PLAIN, DRAFTS, DEFAULT)
+}
 """Ways of specds on the file, and their activations."""
 # specds on the model of transformers.
 CONVERTED = "specds-transformers"
@@ -33,8 +36,13 @@ WAYS = (TRANSFORMERS, *LLAMA, *NATIVE, LOOKUP, CONVERTED)
 def undrafted(way):
     """Return the way that has the same text without drafts."""
     if way in NATIVE:
-        return way if way.startswith(PLAIN) else way.replace(DRAFTS, PLAIN)
+        return PLAIN + (_INT8 if way.endswith(_INT8) else "")
     return "llama.cpp" if way in LLAMA else TRANSFORMERS
+
+
+def without_datastore(way):
+    """Return the way that has the same sources but for the default datastore."""
+    return way.replace(DEFAULT, DRAFTS)
 
 
 def measure(settings, write):
@@ -78,7 +86,7 @@ class AskedModel:
     def __init__(self, settings, stack):
         import specds
         from engines.llama_server import LlamaServer
-        from real.models import folder_of, gguf_of
+        from real.models import default_datastore_of, folder_of, gguf_of
         from specds._core import ForwardModel, GgufFile
         from specds.bench.generation.target import BenchTarget
 
@@ -98,6 +106,8 @@ class AskedModel:
             folder = folder_of(settings["model"])
             model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
             self._targets[TRANSFORMERS] = BenchTarget(model)
+        is_default = any(way.startswith(DEFAULT) for way in ways)
+        self._datastore = default_datastore_of(self.tokenizer) if is_default else None
         self._servers, logs = {}, Path(stack.enter_context(TemporaryDirectory()))
         for number, way in enumerate(way for way in ways if way in LLAMA):
             given = {"model": settings["model"], "threads": settings["threads"]}
@@ -108,7 +118,7 @@ class AskedModel:
     def start(self, way, answers):
         """Begin requests of a kind; return a function of a prompt and settings."""
         import specds
-        from specds.bench.generation import measure as harness
+        from specds.bench.generation import target as harness
 
         if way in LLAMA:
             return partial(self._by_server, self._servers[way])
@@ -122,7 +132,9 @@ class AskedModel:
             memory = specds.Memory(target.model.config.vocab_size)
             for tokens in answers:
                 memory.insert("", tokens)
-            call = harness.own_calls(target, lambda: specds.FusedDrafter(memory=memory), "auto")
+            datastore = self._datastore if way.startswith(DEFAULT) else None
+            make = partial(specds.FusedDrafter, datastore, memory=memory)
+            call = harness.own_calls(target, make, "auto")
         # The first steps cost more.
         for length in (2, 64):
             call([[*range(5, 5 + length)]], {"max_new_tokens": 8, "do_sample": False})

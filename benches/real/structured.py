@@ -1,22 +1,30 @@
 """One process of `make bench-real` for requests with a grammar, plain and with drafts.
 
-Drafts alone know nothing of the grammar, of which the same processor masks the logits.
+Drafts alone know nothing of the grammar, of which the same processor masks the logits. Drafts with
+the grammar copy values of the prompt where it is free; a third way leaves these out.
 """
 
 import json
+import pkgutil
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
+from statistics import median
+from unittest.mock import patch
 
 from real.kinds import encode
 from real.measure import CONVERTED, MODES, NATIVE, TRANSFORMERS, undrafted
 
 GRAMMARS = ("xgrammar", "xgrammar-any-whitespace", "llguidance")
-DRAFTS = {"8": (8, False), "32-log": (32, True)}
+DRAFTS = {"8": (8, False), "32": (32, False), "32-log": (32, True)}
 """Nodes of a draft, and whether ten earlier answers are known."""
 PLAIN, ALONE, GUIDED = "plain", "drafts alone", "with the grammar"
+NO_VALUES = "no values"
+"""The same as `GUIDED`, without values of the prompt."""
+WAYS = (ALONE, NO_VALUES, GUIDED)
 _NUM_LOGGED = 2  # the first texts of each schema
 
 
@@ -177,18 +185,27 @@ class _AskedTarget:
         text = request[0]["frame"].replace("{}", request[1])
         return encode(self._tokenizer, [{"role": "user", "content": text}])
 
-    def _call(self, call, request, mode, is_known=False):
+    def _call(self, call, request, mode, way=PLAIN):
+        is_known = way in (GUIDED, NO_VALUES)
         given = {"logits_processor": self._grammars.processors(request[0], is_known)}
         given |= {**MODES[mode], "max_new_tokens": self._new_tokens}
-        ids, start = self._ids(request), time.process_time()
-        [tokens], stats, _ = call([ids], given)
-        row = {"seconds": time.process_time() - start, "texts": [tokens], "tokens": len(tokens)}
+        ids = self._ids(request)
+        with ExitStack() as stack:
+            if way == NO_VALUES:
+                of_request = "specds.generation.decode.values_of"
+                stack.enter_context(patch(of_request, lambda *_: None))
+            drafts = stack.enter_context(_noted_times("specds.generation.budget.FixedBudget.draft"))
+            of_matcher = "specds.constraints.constraint.MatcherConstraint.mask"
+            masks, start = stack.enter_context(_noted_times(of_matcher)), time.process_time()
+            [tokens], stats, _ = call([ids], given)
+            row = {"seconds": time.process_time() - start, "texts": [tokens], "tokens": len(tokens)}
         if stats:
             row |= {"passes": 1 + stats.num_drafts, "host": stats.draft_s + stats.observe_s}
+            row |= {"draft_us": drafts, "masks": len(masks)}
         return row
 
     def logged(self, request):
-        return self._ids(request) + self._call(self._drafted, request, "greedy", True)["texts"][0]
+        return self._ids(request) + self._call(self._drafted, request, "greedy", GUIDED)["texts"][0]
 
     def rows(self, mode, settings, answers=()):
         import torch
@@ -202,14 +219,14 @@ class _AskedTarget:
                 memory.insert("", tokens)
             return own_calls(self._target, lambda: specds.FusedDrafter(memory=memory), nodes)
 
-        chosen = [(name, way) for name in settings["drafts"] for way in (ALONE, GUIDED)]
+        chosen = [(name, way) for name in settings["drafts"] for way in WAYS]
         calls = {key: started(*DRAFTS[key[0]]) for key in chosen if not DRAFTS[key[0]][1]}
         for kind in settings["kinds"]:
             for number, request in enumerate(requests(kind)[: settings["limit"]]):
                 ways = {PLAIN: partial(self._call, self._plain, request, mode)}
                 for key in chosen:
                     call = calls.get(key) or started(*DRAFTS[key[0]])
-                    ways[key] = partial(self._call, call, request, mode, key[1] == GUIDED)
+                    ways[key] = partial(self._call, call, request, mode, key[1])
                 order = [*ways][number % len(ways) :] + [*ways][: number % len(ways)]
                 found = {}
                 for key in order:
@@ -227,20 +244,44 @@ def _shared(paths):
     return [of[0] for of in takewhile(lambda of: len({*of}) == 1, zip(*paths, strict=False))]
 
 
+@contextmanager
+def _noted_times(name):
+    """Note the microseconds of each call of a method."""
+    found, method = [], pkgutil.resolve_name(name)
+
+    def noted(*arguments, **named):
+        start = time.thread_time()
+        try:
+            return method(*arguments, **named)
+        finally:
+            found.append(1e6 * (time.thread_time() - start))
+
+    with patch(name, noted):
+        yield found
+
+
 def print_structured(rows):
     """Print a table of all settings, and one of kinds; figures are those of whole settings."""
-    head = f"tokens a pass, {ALONE} | {GUIDED} | ratio"
-    speeds = f"times plain, {ALONE} | {GUIDED} | forced tokens right | host ms a pass more"
-    print(f"\n| grammar, mode, nodes, backend | {head} | {speeds} | same text |\n|{' --- |' * 9}")
+    each = " | ".join(WAYS)
+    head = f"tokens a pass, {each} | ratio | gain of values"
+    speeds = f"times plain, {each} | draft us p50, {each}"
+    rest = "masks a pass | forced tokens right | host ms a pass more | same text"
+    print(f"\n| grammar, mode, nodes, backend | {head} | {speeds} | {rest} |\n|{' --- |' * 16}")
     settings = {_setting(row): None for row in rows}
     for setting in settings:
         own = [row for row in rows if _setting(row) == setting]
-        alone, guided = _by_way(own)
+        ways = _by_way(own)
+        alone, _, guided = ways
         host = (sum(row["host"] for row in of) / _sum(of, "passes") for of in (guided, alone))
         more = 1e3 * (next(host) - next(host))
         forced, right = (sum(row["forced"][at] for row in guided) for at in (0, 1))
-        speed = [_sum(of, "plain_seconds") / _sum(of, "seconds") for of in (alone, guided)]
-        cells = [*_tokens(alone, guided), *(f"{each:.2f}" for each in speed)]
+        speed = [_sum(of, "plain_seconds") / _sum(of, "seconds") for of in ways]
+        times = [median(each for row in of for each in row["draft_us"]) for of in ways]
+        cells = [*_tokens(*ways), *(f"{each:.2f}" for each in speed)]
+        cells += [f"{each:.0f}" for each in times]
+        # The processor of xgrammar computes its masks itself.
+        is_ours = not setting[0].startswith("xgrammar")
+        cells.append(f"{_sum(guided, 'masks') / _sum(guided, 'passes'):.2f}" if is_ours else "")
         cells += [f"{right / max(forced, 1):.3f}", f"{more:.2f}"]
         cells.append(f"{sum(row['same'] for row in own)} of {len(own)}")
         print(f"| {', '.join(setting)} | {' | '.join(cells)} |")
@@ -251,7 +292,7 @@ def print_structured(rows):
         cells = []
         for kind in kinds:
             of_kind = [row for row in own if row["kind"] == kind]
-            cells.append(" / ".join(_tokens(*_by_way(of_kind))[:2]) if of_kind else "")
+            cells.append(" / ".join(_tokens(*_by_way(of_kind))[:3]) if of_kind else "")
         print(f"| {', '.join(setting)} | {' | '.join(cells)} |")
 
 
@@ -260,16 +301,17 @@ def _setting(row):
 
 
 def _by_way(rows):
-    return [[row for row in rows if row["way"] == way] for way in (ALONE, GUIDED)]
+    return [[row for row in rows if row["way"] == way] for way in WAYS]
 
 
 def _sum(rows, name):
     return sum(row[name] for row in rows)
 
 
-def _tokens(alone, guided):
-    found = [_sum(of, "tokens") / _sum(of, "passes") for of in (alone, guided)]
-    return [f"{found[0]:.2f}", f"{found[1]:.2f}", f"{found[1] / found[0]:.2f}"]
+def _tokens(alone, no_values, guided):
+    found = [_sum(of, "tokens") / _sum(of, "passes") for of in (alone, no_values, guided)]
+    ratios = [f"{found[2] / found[0]:.2f}", f"{found[2] / found[1] - 1:+.1%}"]
+    return [*(f"{each:.2f}" for each in found), *ratios]
 
 
 if __name__ == "__main__":

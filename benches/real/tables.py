@@ -2,7 +2,7 @@
 
 from statistics import mean
 
-from real.measure import TRANSFORMERS, undrafted
+from real.measure import TRANSFORMERS, undrafted, without_datastore
 
 SETTING = ("model", "threads", "instructions", "mode")
 AS_ON_A_GPU = 0.03  # cost of a drafted token there, in passes
@@ -48,6 +48,11 @@ def print_summary(rows):
                 shown.append(f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
             shown += [_same(texts, way, of) for of in (undrafted(way), TRANSFORMERS)]
             print(f"| {way} | {' | '.join(shown)} |")
+        for way, other in ((way, without_datastore(way)) for way in ways):
+            if way != other in speeds:
+                ratios = [speeds[way][kind] / speeds[other][kind] for kind in kinds]
+                shown = [f"{each:.3f}" for each in (*ratios, mean(ratios))]
+                print(f"| {way} over {other} | {' | '.join(shown)} |{' |' * (len(compared) + 2)}")
         ties = [row["tie"] for row in found if "tie" in row]
         if ties:
             print(

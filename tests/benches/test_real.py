@@ -6,7 +6,11 @@ import pytest
 
 from real import __main__ as bench
 from real import tables
+from real.measure import AskedModel
 from real.models import FOLDER
+from specds.bench.generation.target import BenchTarget
+from specds.indexing import build_from_token_ids
+from specds.models.load import load_model
 
 REQUEST = {"model": "m", "threads": 1, "instructions": "auto", "mode": "greedy", "kind": "chat"}
 MEASURED = {"number": 0, "passes": 2, "shares": {"prefill": 0.25, "forward": 0.5}}
@@ -48,6 +52,15 @@ def test_given_rows_are_shown_without_measuring(tmp_path, capsys):
     assert "differ by at most 5e-05" in printed
 
 
+def test_default_datastore_is_compared_with_the_same_way_without_it(capsys):
+    more = {**rows()[3], "way": "specds-default-datastore", "seconds": 1.6}
+    tables.print_summary([*rows(), more])
+    printed = capsys.readouterr().out
+    assert "| specds-default-datastore over specds | 1.250 | 1.250 |" in printed
+    assert not bench.any_differs([*rows(), more])
+    assert bench.any_differs([*rows(), more | {"texts": [[0]]}])
+
+
 def test_text_that_drafts_change_fails():
     assert not bench.any_differs(rows())
     assert not bench.any_differs(rows(**{"llama.cpp": [0]}))
@@ -55,6 +68,18 @@ def test_text_that_drafts_change_fails():
     assert bench.any_differs(rows(**{"specds-int8": [0]}))
     int8 = {"plain-int8": [0], "specds-int8": [0]}
     assert not bench.any_differs(rows(**int8))
+
+
+@pytest.mark.parametrize("way", ["plain", "specds", "specds-default-datastore"])
+def test_ways_of_specds_write_the_same_text(way, tmp_path):
+    asked, (model, _) = AskedModel.__new__(AskedModel), load_model("demo-tiny", device="cpu")
+    asked._targets = {"float32": BenchTarget(model)}
+    size = model.config.vocab_size
+    asked._datastore = build_from_token_ids([[1, 2, 3]], tmp_path / "default", vocab_size=size)
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    rows = [asked.start(each, [])([5, 6, 7], settings) for each in ("plain", way)]
+    assert rows[0]["texts"] == rows[1]["texts"]
+    assert rows[1]["passes"] <= rows[1]["tokens"] == 8
 
 
 @pytest.mark.slow
