@@ -146,6 +146,9 @@ bench-experts: dev ## passes of k tokens over a layer of experts of a real width
 bench-acceptance: dev $(VENV)-baselines/installed ## drafters and published baselines over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused"
 	$(BENCH) -m baselines --baselines-python $(VENV)-baselines/bin/python $(ARGS)
 
+bench-head: dev ## recorded drafts of a trained head alone, retrieval alone, and both in one tree; ARGS="combined_gsm8k.jsonl ..."
+	$(BENCH) benches/recorded_head.py $(ARGS)
+
 bench-engines: dev target/engines/prompts.json ## tokens per decode step in each installed engine (bench-llama-server, bench-vllm: a real model)
 	$(BENCH) -m engines
 
