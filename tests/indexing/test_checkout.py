@@ -1,8 +1,11 @@
 """Datastore of a git checkout: which files it has, what is read again, kills and two processes."""
 
+import json
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +112,102 @@ def test_killed_refresh_leaves_the_last_datastore_and_is_repeated(
             checkout_datastore(root, demo_tokenizer)
     assert Datastore(before.path).num_documents == 4
     assert checkout_datastore(root, demo_tokenizer).path != before.path
+
+
+TOKENIZER = Path(__file__).parents[2] / "packages" / "demo" / "specds_demo" / "main"
+# Builds the datastore, and waits for a line at one of its stages.
+CHILD = """
+import json, sys
+from pathlib import Path
+from specds.indexing import checkout
+from specds.models.tokenization import FastTokenizer
+
+root, stage, tokenizer = sys.argv[1:]
+build = checkout.build_from_token_ids
+
+def reached(*_):
+    print("reached", flush=True)
+    sys.stdin.readline()
+
+def documents(all_of):
+    yield all_of[0]
+    if stage == "in the build":
+        reached()
+    yield from all_of[1:]
+
+def slow_build(all_of, *arguments, **named):
+    if stage == "before the build":
+        reached()
+    found = build(documents(all_of), *arguments, **named)
+    if stage == "after the build":
+        reached()
+    return found
+
+checkout.build_from_token_ids = slow_build
+tokenizer = FastTokenizer.read(Path(tokenizer))
+if stage == "at the start":
+    reached()
+progress = reached if stage == "after tokenizing" else None
+found = checkout.checkout_datastore(Path(root), tokenizer, progress)
+texts = sorted(tokenizer.decode(document.token_ids) for document in found)
+print(json.dumps([str(found.path), texts]), flush=True)
+"""
+
+
+def started(root, stage, stack):
+    """Start a process, and return it when it waits at a stage."""
+    command, pipe = [sys.executable, "-c", CHILD, str(root), stage, str(TOKENIZER)], subprocess.PIPE
+    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    stack.callback(lambda: (child.kill(), child.communicate()))
+    assert child.stdout.readline() == "reached\n"
+    return child
+
+
+@pytest.mark.parametrize(
+    "stage", ["after tokenizing", "before the build", "in the build", "after the build"]
+)
+def test_killed_process_leaves_the_last_datastore_and_no_lock(root, demo_tokenizer, stage):
+    before = checkout_datastore(root, demo_tokenizer)
+    (root / "b.py").write_text("import json, sys\n")
+    with ExitStack() as stack:
+        started(root, stage, stack).kill()
+    texts = {(root / name).read_text() for name in ("a.py", "b.py", ".gitignore", "new.md")}
+    if stage != "after the build":
+        # The control: the kill came before the new datastore was published.
+        assert [*before.path.parent.glob("*.specds")] == [before.path]
+        assert "import json\n" in texts_of(Datastore(before.path), demo_tokenizer)
+    found = checkout_datastore(root, demo_tokenizer)
+    assert texts_of(found, demo_tokenizer) == texts
+    assert [*found.path.parent.glob("*.specds")] == [found.path]
+
+
+def test_two_processes_at_once_get_the_same_datastore(root, demo_tokenizer):
+    with ExitStack() as stack:
+        children = [started(root, "in the build", stack), started(root, "at the start", stack)]
+        # The second one waits for the first one, which is in the middle of its build.
+        children[1].stdin.write("\n")
+        children[1].stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            children[1].wait(0.5)
+        printed = [child.communicate("\n")[0] for child in children]
+    (path, texts), second = map(json.loads, printed)
+    assert second == [path, texts]
+    names = ("a.py", "b.py", ".gitignore", "new.md")
+    assert texts == sorted((root / name).read_text() for name in names)
+
+
+def test_process_that_waits_continues_when_the_builder_is_killed(root, demo_tokenizer):
+    with ExitStack() as stack:
+        builder, waiting = (
+            started(root, stage, stack) for stage in ("in the build", "at the start")
+        )
+        waiting.stdin.write("\n")
+        waiting.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(0.5)
+        builder.kill()
+        path, texts = json.loads(waiting.communicate()[0])
+    assert len(texts) == Datastore(path).num_documents == 4
 
 
 def test_two_builders_of_the_same_files_get_the_same_datastore(root, demo_tokenizer, monkeypatch):
