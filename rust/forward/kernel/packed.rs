@@ -41,8 +41,6 @@ pub(crate) struct Packed {
     pub(crate) kind: BlockType,
     /// The bits of a number are 2 to 6 or 8, those of floats 0.
     pub(crate) bits: u32,
-    /// The values of numbers of 4 bits, `None` for whole numbers from zero on.
-    pub(crate) values: Option<&'static [i8; 16]>,
     pub(crate) scales: Scales,
     /// A group has this many rows, and is not divided.
     pub(crate) lanes: usize,
@@ -99,6 +97,26 @@ pub(crate) const fn parts(bits: u32) -> usize {
     if matches!(bits, 2 | 3 | 6) { 2 } else { 1 }
 }
 
+/// A type of blocks that there are kernels for, known when these are compiled.
+pub(crate) trait BlockKind {
+    const KIND: BlockType;
+    const BITS: u32 = form(Self::KIND).0;
+    const SCALES: Scales = form(Self::KIND).1;
+    /// The values of numbers of 4 bits.
+    const VALUES: Option<&'static [i8; 16]> = Self::KIND.values();
+}
+
+macro_rules! forms {
+    ($($kind:ident),*) => {
+        $(pub(crate) struct $kind;
+
+        impl BlockKind for $kind {
+            const KIND: BlockType = BlockType::$kind;
+        })*
+    };
+}
+forms!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4);
+
 /// The bits and the scales that blocks are packed in.
 const fn form(kind: BlockType) -> (u32, Scales) {
     match kind {
@@ -125,8 +143,7 @@ impl Packed {
     pub(crate) fn new(kind: BlockType, rows: usize, columns: usize, lanes: usize) -> Self {
         let (bits, scales) = form(kind);
         let lanes = if bits == 0 { 1 } else { lanes };
-        let values = kind.values();
-        Self { kind, bits, values, scales, lanes, rows, columns, place: Arc::default() }
+        Self { kind, bits, scales, lanes, rows, columns, place: Arc::default() }
     }
 
     /// The place of the bytes, which are set once.

@@ -1,6 +1,6 @@
 //! Numbers of a block, from the planes of bits that hold them.
 
-use super::packed::{Scales, nibble, parts};
+use super::packed::{BlockKind, Scales, nibble, parts};
 use crate::simd::vector::Simd;
 
 /// A column of eight is unpacked as its number times 2 to this power: a shift less.
@@ -19,20 +19,16 @@ fn word<S: Simd>(simd: S, block: &[u8], place: usize) -> S::Words {
 
 /// Four columns in the bytes of a word, then the next four; `eight` counts eights of columns.
 #[inline(always)]
-pub(crate) fn bytes<S: Simd, const BITS: u32>(
-    simd: S,
-    block: &[u8],
-    eight: usize,
-) -> [S::Words; 2] {
-    if BITS == 8 {
+pub(crate) fn bytes<S: Simd, F: BlockKind>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
+    if F::BITS == 8 {
         return [word(simd, block, 2 * eight), word(simd, block, 2 * eight + 1)];
     }
-    if BITS < 4 {
+    if F::BITS < 4 {
         let low = word(simd, block, eight / 2);
         let place = [0, 4][eight % 2];
         let first = simd.and(simd.shr(low, place), 0x0303_0303);
         let second = simd.and(simd.shr(low, place + 2), 0x0303_0303);
-        if BITS == 2 {
+        if F::BITS == 2 {
             return [first, second];
         }
         // The third bits of all columns are in one word.
@@ -44,10 +40,10 @@ pub(crate) fn bytes<S: Simd, const BITS: u32>(
     }
     let low = word(simd, block, eight);
     let (first, second) = (simd.and(low, 0x0f0f_0f0f), simd.and(simd.shr(low, 4), 0x0f0f_0f0f));
-    if BITS == 4 {
+    if F::BITS == 4 {
         return [first, second];
     }
-    let bits = BITS - 4;
+    let bits = F::BITS - 4;
     let per_word = 4 / bits as usize;
     let high = word(simd, block, 4 + eight / per_word);
     let place = [0, 1, 2, 3][eight % per_word] * bits;
@@ -59,22 +55,18 @@ pub(crate) fn bytes<S: Simd, const BITS: u32>(
 
 /// The words that [`column`] takes the columns of an eight from.
 #[inline(always)]
-pub(crate) fn loaded<S: Simd, const BITS: u32>(
-    simd: S,
-    block: &[u8],
-    eight: usize,
-) -> [S::Words; 2] {
-    if BITS == 4 { [word(simd, block, eight); 2] } else { bytes::<S, BITS>(simd, block, eight) }
+pub(crate) fn loaded<S: Simd, F: BlockKind>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
+    if F::BITS == 4 { [word(simd, block, eight); 2] } else { bytes::<S, F>(simd, block, eight) }
 }
 
 /// A column of an eight, times 2 to the power of [`shift`].
 #[inline(always)]
-pub(crate) fn column<S: Simd, const BITS: u32>(
+pub(crate) fn column<S: Simd, F: BlockKind>(
     simd: S,
     loaded: [S::Words; 2],
     column: usize,
 ) -> S::Floats {
-    match BITS {
+    match F::BITS {
         4 if column == 7 => simd.floats(simd.shr(loaded[0], 28)),
         4 => simd.floats(simd.and(loaded[0], 0xf << nibble(column))),
         _ if column % 4 == 3 => simd.floats(simd.shr(loaded[column / 4], 24)),
@@ -93,27 +85,26 @@ pub(crate) fn signed_column<S: Simd>(simd: S, loaded: [S::Words; 2], column: usi
 pub(crate) const SIGNED_SHIFT: u32 = 24;
 
 /// The scale and the minimum of a part of a block of a unit; what numbers are above zero is in the minimum if
-/// `is_offset`.
+/// `is_above`.
 #[inline(always)]
-pub(crate) fn scale<S: Simd, const BITS: u32>(
+pub(crate) fn scale<S: Simd, F: BlockKind>(
     simd: S,
     unit: &[u8],
-    scales: Scales,
     block: usize,
     part: usize,
-    is_offset: bool,
+    is_above: bool,
 ) -> (S::Floats, S::Floats) {
-    let above = match scales {
-        Scales::Half(above) if is_offset => above,
-        Scales::Signed(above) if is_offset => above,
-        Scales::UpperHalf if is_offset => 128.0,
+    let above = match F::SCALES {
+        Scales::Half(above) if is_above => above,
+        Scales::Signed(above) if is_above => above,
+        Scales::UpperHalf if is_above => 128.0,
         _ => 0.0,
     };
-    let first = match scales {
+    let first = match F::SCALES {
         Scales::UpperHalf => simd.upper_halves(unit),
         _ => simd.halves(unit),
     };
-    match scales {
+    match F::SCALES {
         Scales::Half(_) | Scales::UpperHalf => (first, simd.mul(first, simd.splat(-above))),
         Scales::HalfAndMinimum => (first, simd.halves(&unit[2 * S::LANES..])),
         Scales::Super => {
@@ -125,13 +116,13 @@ pub(crate) fn scale<S: Simd, const BITS: u32>(
             let minimum = simd.mul(simd.halves(&unit[2 * S::LANES..]), simd.splat(-1.0));
             let place = 2 * block + part;
             let words = simd.words(&unit[(4 + place / 4 * 4) * S::LANES..]);
-            let shift = [0, 8, 16, 24][place % 4];
+            let shift = byte_shift(place);
             let scale = simd.floats(simd.and(simd.shr(words, shift), 0xf));
             let of_minimum = simd.floats(simd.and(simd.shr(words, shift + 4), 0xf));
             (simd.mul(first, scale), simd.mul(minimum, of_minimum))
         }
         Scales::Signed(_) => {
-            let place = parts(BITS) * block + part;
+            let place = parts(F::BITS) * block + part;
             let scale = simd.add(byte(simd, unit, 2, place), simd.splat(-128.0));
             let scale = simd.mul(first, scale);
             (scale, simd.mul(scale, simd.splat(-above)))
@@ -143,5 +134,12 @@ pub(crate) fn scale<S: Simd, const BITS: u32>(
 #[inline(always)]
 fn byte<S: Simd>(simd: S, unit: &[u8], start: usize, place: usize) -> S::Floats {
     let words = simd.words(&unit[(start + place / 4 * 4) * S::LANES..]);
-    simd.floats(simd.and(simd.shr(words, [0, 8, 16, 24][place % 4]), 0xff))
+    simd.floats(simd.and(simd.shr(words, byte_shift(place)), 0xff))
+}
+
+/// The place of the bits of a byte among four. A table would be in memory.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "below 4")]
+const fn byte_shift(place: usize) -> u32 {
+    8 * (place % 4) as u32
 }

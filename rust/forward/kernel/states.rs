@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::packed::Packed;
+use super::packed::{BlockKind, Packed};
 use super::planes::{SIGNED_SHIFT, bytes, column, loaded, shift, signed_column};
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
@@ -39,8 +39,13 @@ pub(crate) struct Block<T> {
 
 /// Times a power of two that [`shift`] takes off.
 pub(crate) type ScaledStates = [f32; 32];
-/// Four rounded states in each word.
-pub(crate) type Rounded = [[u8; 4]; 8];
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rounded {
+    /// Four states in each word.
+    words: [[u8; 4]; 8],
+    /// The sums of the first and the last 16, times -1.
+    negative_sums: [u32; 2],
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct States {
@@ -77,7 +82,7 @@ impl States {
         let form = match (bits, activations) {
             (0, _) => Form::Raw,
             (_, Activations::Int8) => Form::Rounded,
-            _ if weights.values.is_some() => Form::SignedBytes,
+            _ if weights.kind.values().is_some() => Form::SignedBytes,
             (4, _) => Form::Nibbles,
             _ => Form::Bytes,
         };
@@ -165,13 +170,14 @@ pub(crate) trait Numbers: Copy + Default {
 
     fn block<S: Simd>(simd: S, states: &[f32; 32], factors: &[f32; 32]) -> Block<Self>;
 
-    /// Returns the products of the columns of a part of a block, before its scale.
-    fn products<S: Simd, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
+    /// Returns the products of the columns of a part of a block, before its scale. If `is_offset`, half of what
+    /// numbers of as many bits can be is taken off them.
+    fn products<S: Simd, F: BlockKind, const G: usize, const T: usize>(
         simd: S,
-        values: &[u8; 16],
         blocks: [&[u8]; G],
         states: &[Block<Self>; T],
         eights: Range<usize>,
+        is_offset: bool,
     ) -> [[S::Floats; T]; G];
 }
 
@@ -189,44 +195,23 @@ impl Numbers for ScaledStates {
     }
 
     #[inline(always)]
-    fn products<S: Simd, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
+    fn products<S: Simd, F: BlockKind, const G: usize, const T: usize>(
         simd: S,
-        values: &[u8; 16],
         blocks: [&[u8]; G],
         states: &[Block<Self>; T],
         eights: Range<usize>,
+        _is_offset: bool,
     ) -> [[S::Floats; T]; G] {
         let mut sums = [[simd.splat(0.0); T]; G];
-        for eight in eights {
-            let mut words = [[simd.splat_word(0); 2]; G];
-            for group in 0..G {
-                words[group] = if VALUES {
-                    let [first, second] = bytes::<S, BITS>(simd, blocks[group], eight);
-                    [simd.lookup(values, first), simd.lookup(values, second)]
-                } else {
-                    loaded::<S, BITS>(simd, blocks[group], eight)
-                };
-            }
-            macro_rules! columns {
-                ($($column:literal)*) => {
-                    $(let mut weights = [simd.splat(0.0); G];
-                    for group in 0..G {
-                        weights[group] = if VALUES {
-                            signed_column(simd, words[group], $column)
-                        } else {
-                            column::<S, BITS>(simd, words[group], $column)
-                        };
-                    }
-                    for token in 0..T {
-                        let state = simd.splat(states[token].states[eight * 8 + $column]);
-                        for group in 0..G {
-                            sums[group][token] = simd.fma(weights[group], state, sums[group][token]);
-                        }
-                    })*
-                };
-            }
-            columns!(0 1 2 3 4 5 6 7);
+        // Written out, so that shifts are constants.
+        macro_rules! eights {
+            ($($eight:literal)*) => {
+                $(if eights.contains(&$eight) {
+                    add_eight::<S, F, G, T>(simd, blocks, states, $eight, &mut sums);
+                })*
+            };
         }
+        eights!(0 1 2 3);
         sums
     }
 }
@@ -254,10 +239,11 @@ impl Numbers for Rounded {
             let mut sum = simd.splat(0.0);
             for start in (16 * half..16 * half + 16).step_by(S::LANES) {
                 let whole = simd.round(simd.mul(simd.load(&states[start..]), inverse));
-                simd.store_bytes(whole, &mut block.states.as_flattened_mut()[start..]);
+                simd.store_bytes(whole, &mut block.states.words.as_flattened_mut()[start..]);
                 sum = simd.add(sum, simd.floats(whole));
             }
             block.sums[1 + half] = simd.sum(sum);
+            block.states.negative_sums[half] = negative(block.sums[1 + half]);
         }
         let [_, first, last] = block.sums;
         block.sums = [first + last, first, last].map(|sum| sum * scale);
@@ -265,44 +251,67 @@ impl Numbers for Rounded {
     }
 
     #[inline(always)]
-    fn products<S: Simd, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
+    fn products<S: Simd, F: BlockKind, const G: usize, const T: usize>(
         simd: S,
-        values: &[u8; 16],
         blocks: [&[u8]; G],
         states: &[Block<Self>; T],
         eights: Range<usize>,
+        is_offset: bool,
     ) -> [[S::Floats; T]; G] {
-        let width = if VALUES { 8 } else { BITS };
+        let width = if F::VALUES.is_some() { 8 } else { F::BITS };
+        let halves = (eights.start / 2, eights.end / 2);
         let mut sums = [[simd.splat_word(0); T]; G];
-        for eight in eights {
-            let mut words = [[simd.splat_word(0); 2]; G];
-            for group in 0..G {
-                words[group] = bytes::<S, BITS>(simd, blocks[group], eight);
-                if VALUES {
-                    let [first, second] = words[group];
-                    words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
-                }
-            }
-            for half in 0..2 {
-                for token in 0..T {
-                    let state = u32::from_le_bytes(states[token].states[eight * 2 + half]);
+        macro_rules! eights {
+            ($($eight:literal)*) => {
+                $(if eights.contains(&$eight) {
+                    let mut words = [[simd.splat_word(0); 2]; G];
                     for group in 0..G {
-                        let sum = sums[group][token];
-                        sums[group][token] = simd.dot(sum, words[group][half], state, width);
+                        words[group] = bytes::<S, F>(simd, blocks[group], $eight);
+                        if let Some(values) = F::VALUES {
+                            // 128 more, which products of bytes or an offset take off.
+                            let values = &values.map(|of| of.cast_unsigned() ^ 0x80);
+                            let [first, second] = words[group];
+                            words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
+                        }
                     }
-                }
-            }
+                    for token in 0..T {
+                        let [first, second] =
+                            [0, 1].map(|of| u32::from_le_bytes(states[token].states.words[$eight * 2 + of]));
+                        for group in 0..G {
+                            let sum = sums[group][token];
+                            sums[group][token] = simd.dot(sum, words[group], [first, second], width);
+                        }
+                    }
+                })*
+            };
         }
+        eights!(0 1 2 3);
         let mut products = [[simd.splat(0.0); T]; G];
         for token in 0..T {
             let factor = simd.splat(states[token].scale);
             for group in 0..G {
-                let sum = simd.floats(simd.finish(sums[group][token], width));
-                products[group][token] = simd.mul(sum, factor);
+                let mut sum = simd.finish(sums[group][token], width);
+                if is_offset {
+                    let [first, last] = states[token].states.negative_sums;
+                    let sum_of_states = match halves {
+                        (0, 1) => first,
+                        (1, 2) => last,
+                        _ => first.wrapping_add(last),
+                    };
+                    let offset = simd.shl(simd.splat_word(sum_of_states), width - 1);
+                    sum = simd.add_words(sum, offset);
+                }
+                products[group][token] = simd.mul(simd.floats(sum), factor);
             }
         }
         products
     }
+}
+
+/// A whole number times -1, as a word.
+#[expect(clippy::cast_possible_truncation, reason = "states of 8 bits have small sums")]
+fn negative(sum: f32) -> u32 {
+    (-sum as i32).cast_unsigned()
 }
 
 #[inline(always)]
@@ -319,4 +328,44 @@ fn sums(states: &[f32; 32]) -> [f32; 3] {
     };
     let (first, last) = (of_half(0), of_half(16));
     [first + last, first, last]
+}
+
+/// Adds the products of eight columns.
+#[inline(always)]
+fn add_eight<S: Simd, F: BlockKind, const G: usize, const T: usize>(
+    simd: S,
+    blocks: [&[u8]; G],
+    states: &[Block<ScaledStates>; T],
+    eight: usize,
+    sums: &mut [[S::Floats; T]; G],
+) {
+    let mut words = [[simd.splat_word(0); 2]; G];
+    for group in 0..G {
+        words[group] = if let Some(values) = F::VALUES {
+            let values = &values.map(i8::cast_unsigned);
+            let [first, second] = bytes::<S, F>(simd, blocks[group], eight);
+            [simd.lookup(values, first), simd.lookup(values, second)]
+        } else {
+            loaded::<S, F>(simd, blocks[group], eight)
+        };
+    }
+    macro_rules! columns {
+        ($($column:literal)*) => {
+            $(let mut weights = [simd.splat(0.0); G];
+            for group in 0..G {
+                weights[group] = if F::VALUES.is_some() {
+                    signed_column(simd, words[group], $column)
+                } else {
+                    column::<S, F>(simd, words[group], $column)
+                };
+            }
+            for token in 0..T {
+                let state = simd.splat(states[token].states[eight * 8 + $column]);
+                for group in 0..G {
+                    sums[group][token] = simd.fma(weights[group], state, sums[group][token]);
+                }
+            })*
+        };
+    }
+    columns!(0 1 2 3 4 5 6 7);
 }

@@ -3,9 +3,15 @@
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
 //! the bit alone and among others. Kernels have no closures: the instructions of a kernel do not apply to them.
 
-use super::packed::{Packed, Scales, block_bytes, parts};
+use std::marker::PhantomData;
+
+use super::packed::{
+    BlockKind, Iq4Nl, Iq4Xs, Mxfp4, Packed, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+    Scales, block_bytes, parts,
+};
 use super::planes::scale;
 use super::states::{Block, Numbers, Span, States};
+use crate::gguf::blocks::BlockType;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
@@ -40,21 +46,22 @@ pub(crate) fn multiply(
             let places = start * num_blocks..(start + size) * num_blocks;
             let rows = Rows { weights, from, to, first: groups.start };
             let outputs = &mut outputs[start..start + num_tokens];
-            macro_rules! by_bits {
-                ($states:expr, $($bits:literal $has_values:literal),*) => {
-                    match (weights.bits, weights.values.is_some()) {
-                        $(($bits, $has_values) => {
-                            by_tokens::<_, $bits, $has_values>(with, rows, $states, size, outputs);
+            macro_rules! by_kind {
+                ($($kind:ident)*) => {
+                    match (weights.kind, states.is_rounded()) {
+                        $((BlockType::$kind, true) => {
+                            let states = &states.rounded[places];
+                            by_tokens::<_, $kind>(with, rows, states, size, outputs);
+                        }
+                        (BlockType::$kind, false) => {
+                            let states = &states.floats[places];
+                            by_tokens::<_, $kind>(with, rows, states, size, outputs);
                         })*
-                        _ => {}
+                        (BlockType::F32 | BlockType::F16 | BlockType::BF16, _) => {}
                     }
                 };
             }
-            if states.is_rounded() {
-                by_bits!(&states.rounded[places], 2 false, 3 false, 4 false, 4 true, 5 false, 6 false, 8 false);
-            } else {
-                by_bits!(&states.floats[places], 2 false, 3 false, 4 false, 4 true, 5 false, 6 false, 8 false);
-            }
+            by_kind!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4);
         }
     }
 }
@@ -69,7 +76,7 @@ struct Rows<'a> {
 }
 
 /// Multiplies by tiles whose sums fill the registers.
-fn by_tokens<N: Numbers, const BITS: u32, const VALUES: bool>(
+fn by_tokens<N: Numbers, F: BlockKind>(
     with: Instructions,
     rows: Rows<'_>,
     states: &[Block<N>],
@@ -79,9 +86,14 @@ fn by_tokens<N: Numbers, const BITS: u32, const VALUES: bool>(
     macro_rules! tiles {
         ($($tokens:literal $groups:literal),*) => {
             match size {
+                // One group is read faster, where its sums do not wait for each other.
+                1 if N::IS_ROUNDED || with.lanes() == 16 => {
+                    let states = states.as_chunks().0;
+                    with.run(Tile::<N, F, 1, 1>(rows, states, outputs, PhantomData));
+                }
                 $($tokens => {
                     let states = states.as_chunks().0;
-                    with.run(Tile::<N, BITS, VALUES, $groups, $tokens>(rows, states, outputs));
+                    with.run(Tile::<N, F, $groups, $tokens>(rows, states, outputs, PhantomData));
                 })*
                 _ => {}
             }
@@ -90,38 +102,39 @@ fn by_tokens<N: Numbers, const BITS: u32, const VALUES: bool>(
     tiles!(1 6, 2 4, 3 3, 5 2, 7 1, 9 1);
 }
 
-struct Tile<'a, 'b, 'c, N, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
+struct Tile<'a, 'b, 'c, N, F, const G: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
     &'b mut [&'c mut [f32]],
+    PhantomData<F>,
 );
 
-impl<N: Numbers, const BITS: u32, const VALUES: bool, const G: usize, const T: usize> Job
-    for Tile<'_, '_, '_, N, BITS, VALUES, G, T>
+impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
+    for Tile<'_, '_, '_, N, F, G, T>
 {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self(Rows { weights, from, to, first }, states, outputs) = self;
-        let (scales, bytes) = (weights.scales, weights.bytes());
+        let Self(Rows { weights, from, to, first }, states, outputs, _) = self;
+        let bytes = weights.bytes();
         // Numbers that are multiplied with their sign are not above what they mean.
-        let is_signed = match (N::IS_ROUNDED, VALUES) {
-            (true, _) => (VALUES || BITS == 8) && S::HAS_SIGNED_BYTES,
-            (false, has_values) => has_values,
+        let is_signed = match (N::IS_ROUNDED, F::VALUES) {
+            (true, of) => (of.is_some() || F::BITS == 8) && S::HAS_SIGNED_BYTES,
+            (false, of) => of.is_some(),
         };
-        let is_offset = !is_signed;
-        // Products of bytes take 128 off, or numbers without a sign.
-        let sign = if N::IS_ROUNDED { 0x80 } else { 0 };
-        let values =
-            weights.values.map_or([0; 16], |values| values.map(|of| of.cast_unsigned() ^ sign));
-        let has_minimum = match scales {
-            Scales::Half(_) | Scales::UpperHalf | Scales::Signed(_) => is_offset,
-            Scales::HalfAndMinimum | Scales::Super | Scales::Nibbles => true,
-        };
-        let (unit_bytes, group_bytes) = (scales.unit_bytes(BITS) * S::LANES, weights.group_bytes());
-        let block_bytes = block_bytes(BITS) * S::LANES;
-        let parts = parts(BITS);
-        // Processors do not predict the jump to the next tile. A single group is one stream.
-        let ahead = if G == 1 { 2048 } else { G * group_bytes };
+        let has_own = matches!(F::SCALES, Scales::HalfAndMinimum | Scales::Super | Scales::Nibbles);
+        // What numbers are above it is taken off whole sums, or is a minimum.
+        let is_offset = !is_signed && !has_own && N::IS_ROUNDED;
+        let is_above = !is_signed && !N::IS_ROUNDED;
+        let has_minimum = has_own || is_above;
+        let scales = F::SCALES;
+        let unit_bytes = scales.unit_bytes(F::BITS) * S::LANES;
+        let group_bytes = weights.group_bytes();
+        let block_bytes = block_bytes(F::BITS) * S::LANES;
+        let parts = parts(F::BITS);
+        // Processors do not predict the jump to the next tile. A single group is one stream, which they read faster
+        // by themselves if nothing but its bytes takes time.
+        let ahead = if G == 1 { 4096 } else { G * group_bytes };
+        let fetched = if G * T > 1 { block_bytes } else { 0 };
         for group in (from..to).step_by(G) {
             let mut totals = [[simd.splat(0.0); T]; G];
             let mut states = states.iter();
@@ -132,7 +145,7 @@ impl<N: Numbers, const BITS: u32, const VALUES: bool, const G: usize, const T: u
                     units[of] = &bytes[of_group..][..unit_bytes];
                 }
                 for block in 0..scales.blocks() {
-                    let place = scales.bytes(BITS) * S::LANES + block * block_bytes;
+                    let place = scales.bytes(F::BITS) * S::LANES + block * block_bytes;
                     let mut blocks: [&[u8]; G] = [&[]; G];
                     for of in 0..G {
                         blocks[of] = &units[of][place..][..block_bytes];
@@ -141,7 +154,7 @@ impl<N: Numbers, const BITS: u32, const VALUES: bool, const G: usize, const T: u
                         break;
                     };
                     for of in blocks {
-                        for line in (0..block_bytes).step_by(64) {
+                        for line in (0..fetched).step_by(64) {
                             simd.prefetch(of.as_ptr().wrapping_add(ahead + line));
                         }
                     }
@@ -149,14 +162,12 @@ impl<N: Numbers, const BITS: u32, const VALUES: bool, const G: usize, const T: u
                     macro_rules! part {
                         ($part:literal) => {
                             let eights = $part * 4 / parts..($part + 1) * 4 / parts;
-                            let products = N::products::<S, BITS, VALUES, G, T>(
-                                simd, &values, blocks, states, eights,
-                            );
+                            let products =
+                                N::products::<S, F, G, T>(simd, blocks, states, eights, is_offset);
                             let place = if parts == 1 { 0 } else { 1 + $part };
                             for of in 0..G {
-                                let (scale, minimum) = scale::<S, BITS>(
-                                    simd, units[of], scales, block, $part, is_offset,
-                                );
+                                let (scale, minimum) =
+                                    scale::<S, F>(simd, units[of], block, $part, is_above);
                                 for token in 0..T {
                                     let total = &mut totals[of][token];
                                     if has_minimum {
@@ -177,8 +188,10 @@ impl<N: Numbers, const BITS: u32, const VALUES: bool, const G: usize, const T: u
             for of in 0..G {
                 // Past the last group it is written again.
                 let row = ((group + of).min(to - 1) - first) * S::LANES;
-                for token in 0..outputs.len().min(T) {
-                    let output = &mut outputs[token][row..];
+                for token in 0..T {
+                    // A number that the compiler knows, so that sums need no place in memory.
+                    let Some(output) = outputs.get_mut(token) else { break };
+                    let output = &mut output[row..];
                     if output.len() >= S::LANES {
                         simd.store(totals[of][token], output);
                     } else {

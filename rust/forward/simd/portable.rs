@@ -129,7 +129,8 @@ impl Simd for Portable {
         });
         where_at_least(value: Floats, of: Floats, least: f32) -> Floats =
             zip(value, of, |value, of| if of >= least { value } else { 0.0 });
-        dot(sum: Words, numbers: Words, bytes: u32, _: u32) -> Words = dot(sum, numbers, bytes);
+        dot(sum: Words, numbers: [Words; 2], bytes: [u32; 2], _: u32) -> Words =
+            dot(dot(sum, numbers[0], bytes[0]), numbers[1], bytes[1]);
         finish(sum: Words, _: u32) -> Words = sum;
         prefetch(_: *const u8) -> () = ();
     }

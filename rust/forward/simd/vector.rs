@@ -62,9 +62,15 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Keeps the lanes of `value` in which `of` is at least `least`; others become zero.
     fn where_at_least(self, value: Self::Floats, of: Self::Floats, least: f32) -> Self::Floats;
 
-    /// Adds the products of four numbers of `bits` bits and four signed bytes, eight times at most before
+    /// Adds the products of twice four numbers of `bits` bits and as many signed bytes, four times at most before
     /// [`finish`](Self::finish).
-    fn dot(self, sum: Self::Words, numbers: Self::Words, bytes: u32, bits: u32) -> Self::Words;
+    fn dot(
+        self,
+        sum: Self::Words,
+        numbers: [Self::Words; 2],
+        bytes: [u32; 2],
+        bits: u32,
+    ) -> Self::Words;
     /// Returns what [`dot`](Self::dot) has added up.
     fn finish(self, sum: Self::Words, bits: u32) -> Self::Words;
 

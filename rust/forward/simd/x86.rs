@@ -138,20 +138,25 @@ impl Simd for Avx2 {
         fn where_at_least(value: __m256, of: __m256, least: f32) -> __m256 {
             _mm256_and_ps(value, _mm256_cmp_ps::<_CMP_GE_OQ>(of, _mm256_set1_ps(least)))
         }
-        fn dot(sum: __m256i, numbers: __m256i, bytes: u32, bits: u32) -> __m256i {
-            let bytes = _mm256_set1_epi32(signed(bytes));
-            if bits <= 4 {
-                // 8 * 2 * 15 * 127 fits in 16 bits.
-                return _mm256_add_epi16(sum, _mm256_maddubs_epi16(numbers, bytes));
-            }
-            let products = if bits == 8 {
+        fn dot(sum: __m256i, numbers: [__m256i; 2], bytes: [u32; 2], bits: u32) -> __m256i {
+            let [first, second] = bytes.map(|of| _mm256_set1_epi32(signed(of)));
+            let ones = _mm256_set1_epi16(1);
+            if bits == 8 {
                 // Products of bytes without a sign could be too large for 16 bits.
-                let numbers = _mm256_xor_si256(numbers, _mm256_set1_epi8(-128));
-                _mm256_maddubs_epi16(_mm256_abs_epi8(numbers), _mm256_sign_epi8(bytes, numbers))
-            } else {
-                _mm256_maddubs_epi16(numbers, bytes)
-            };
-            _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)))
+                let [upper, lower] = numbers.map(|of| _mm256_xor_si256(of, _mm256_set1_epi8(-128)));
+                let upper = _mm256_maddubs_epi16(_mm256_abs_epi8(upper), _mm256_sign_epi8(first, upper));
+                let lower = _mm256_maddubs_epi16(_mm256_abs_epi8(lower), _mm256_sign_epi8(second, lower));
+                let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(upper, ones));
+                return _mm256_add_epi32(sum, _mm256_madd_epi16(lower, ones));
+            }
+            // 2 * 2 * 63 * 127 fits in 16 bits, and 8 * 2 * 15 * 127.
+            let upper = _mm256_maddubs_epi16(numbers[0], first);
+            let lower = _mm256_maddubs_epi16(numbers[1], second);
+            if bits <= 4 {
+                return _mm256_add_epi16(_mm256_add_epi16(sum, upper), lower);
+            }
+            let products = _mm256_add_epi16(upper, lower);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(products, ones))
         }
         fn finish(sum: __m256i, bits: u32) -> __m256i {
             if bits <= 4 { _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) } else { sum }
@@ -231,8 +236,9 @@ impl Simd for Avx512 {
         fn where_at_least(value: __m512, of: __m512, least: f32) -> __m512 {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(of, _mm512_set1_ps(least)), value)
         }
-        fn dot(sum: __m512i, numbers: __m512i, bytes: u32, _bits: u32) -> __m512i {
-            _mm512_dpbusd_epi32(sum, numbers, _mm512_set1_epi32(signed(bytes)))
+        fn dot(sum: __m512i, numbers: [__m512i; 2], bytes: [u32; 2], _bits: u32) -> __m512i {
+            let sum = _mm512_dpbusd_epi32(sum, numbers[0], _mm512_set1_epi32(signed(bytes[0])));
+            _mm512_dpbusd_epi32(sum, numbers[1], _mm512_set1_epi32(signed(bytes[1])))
         }
         fn prefetch(place: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
     }
