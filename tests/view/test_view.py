@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -16,11 +15,12 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 import pytest
 
+from browser import browsed
 from commands import started
 from specds import Datastore, build_datastore
 from specds.bench.transcripts import Transcript
+from specds.pages import page
 from specds.view import Explorer, serve
-from specds.view.server import page
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
 
@@ -182,7 +182,7 @@ def test_requests_of_other_hosts_are_rejected(served):
 
 
 def test_page_needs_no_other_files():
-    text = page().decode()
+    text = page("specds.view", "specds view")
     assert "{{" not in text
     assert not re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?(?:https?:)?//", text)
 
@@ -191,17 +191,9 @@ def test_page_needs_no_other_files():
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1300])
 def test_browser_shows_text_and_answer_within_its_width(served, explorer, replayed, width, scheme):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
-    failures = []
-    with (
-        sync_api.sync_playwright() as playwright,
-        playwright.chromium.launch(**chromium) as browser,
-    ):
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.on("console", lambda message: failures.append(message.text))
-        page.on("pageerror", lambda error: failures.append(str(error)))
-        page.goto(f"http://127.0.0.1:{served[1]}/#{quote(TEXT[:29])}")
+    address = f"http://127.0.0.1:{served[1]}/#{quote(TEXT[:29])}"
+    about = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+    with browsed(address, **about) as page:
         page.wait_for_selector("#trees .token")
         page.wait_for_selector("#step-tree .token")
         if width == 1300:  # without scrolling, with recorded answers too
@@ -225,7 +217,6 @@ def test_browser_shows_text_and_answer_within_its_width(served, explorer, replay
         assert page.evaluate("document.documentElement.scrollWidth") == width
         shown = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (shown == "rgb(255, 255, 255)") == (scheme == "light")
-    assert failures == []
 
 
 def test_the_command_serves_until_it_is_interrupted(explorer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import socket
 import time
@@ -13,7 +12,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from specds.pages import page
 from specds.serving import ollama
 from specds.serving.drafting import Drafting
 from specds.serving.engine import BusyError, Engine
@@ -77,7 +76,7 @@ def make_app(served: ServedModel) -> Starlette:
         "/tokenize": ("POST", routes.tokenize),
         "/detokenize": ("POST", routes.detokenize),
         "/health": ("GET", routes.health),
-        "/": ("GET", routes.page),
+        "/": ("GET", routes.chat_page),
         "/metrics": ("GET", routes.metrics),
     }
     # Some clients have no `/v1` in their base address.
@@ -173,7 +172,7 @@ def _is_own(host: str, server: Any) -> bool:
 class _Routes:
     def __init__(self, served: ServedModel) -> None:
         self._served, self._reader, self._engine = served, served.reader, served.engine
-        self._metrics, self._page = Metrics(served.engine), _page()
+        self._metrics, self._page = Metrics(served.engine), page("specds.serving", "specds serve")
         self._started = int(time.time())
 
     async def models(self, request: Request) -> Response:
@@ -192,7 +191,7 @@ class _Routes:
             return _refused(request, 404, message, "model", "model_not_found")
         return JSONResponse({"object": "list", "data": [about]} if name is None else about)
 
-    async def page(self, _: Request) -> Response:
+    async def chat_page(self, _: Request) -> Response:
         policy = (
             "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
             "connect-src 'self'; img-src data:"
@@ -377,18 +376,6 @@ class _EventStream(Response):
                     if body := b"".join(parts(*update) for update in updates):
                         await send({"type": "http.response.body", "body": body, "more_body": True})
                 await send({"type": "http.response.body", "body": self._reply.last()})
-
-
-def _page() -> str:
-    """Return the page of a chat, with the styles and scripts of `specds view` inlined."""
-
-    def text(package: str, name: str) -> str:
-        return (files(package) / "assets" / name).read_text(encoding="utf-8")
-
-    def shared(found: re.Match[str]) -> str:
-        return text("specds.view", found[1])
-
-    return re.sub(r"\{\{([\w.]+)\}\}", shared, text("specds.serving", "page.html"))
 
 
 async def _body(request: Request) -> Any:

@@ -1,13 +1,12 @@
 """HTTP server of the page and its answers, for this machine only."""
 
 import json
-import re
 import sys
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 
+from specds.pages import page
 from specds.view.explorer import MOST_NODES, Explorer
 
 _MOST_BYTES = 1 << 20
@@ -15,17 +14,7 @@ _MOST_BYTES = 1 << 20
 
 def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
     """Return a server on the loopback address; `serve_forever` runs it."""
-    return _Server(("127.0.0.1", port), partial(_Handler, explorer, page()))
-
-
-def page() -> bytes:
-    """Return the page with its styles and scripts inlined, so that it loads nothing."""
-    assets = files("specds.view") / "assets"
-
-    def text(name: str) -> str:
-        return (assets / name).read_text(encoding="utf-8")
-
-    return re.sub(r"\{\{([\w.]+)\}\}", lambda found: text(found[1]), text("page.html")).encode()
+    return _Server(("127.0.0.1", port), partial(_Handler, explorer, page("specds.view", "specds view").encode()))
 
 
 class _Server(ThreadingHTTPServer):
