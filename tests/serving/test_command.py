@@ -10,7 +10,10 @@ import sys
 import pytest
 
 import specds
+from datastores import build, until
 from serving import complete, metrics
+from specds.models.load import load_vocabulary
+from specds.models.tokenization import fingerprint, vocab_size
 
 
 @pytest.fixture
@@ -18,9 +21,9 @@ def start(tmp_path):
     """Start the command; returns the process and its address."""
     processes = []
 
-    def start(*arguments):
+    def start(*arguments, program=("-m", "specds")):
         process = subprocess.Popen(
-            [sys.executable, "-m", "specds", "serve", *map(str, arguments)],
+            [sys.executable, *program, "serve", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -55,6 +58,32 @@ def test_a_signal_ends_the_server_and_saves_the_request_cache(start, tmp_path):
     assert process.wait(20) == 0
     forgotten = specds.Memory.forget_in(file, [""])
     assert forgotten == [2]
+
+
+def test_a_killed_server_keeps_the_request_cache_of_its_last_save(start, tmp_path):
+    often = "import specds.serving.drafting as of\nof._SAVED_EVERY_S = 0.1\n"
+    program = "-c", f"{often}from specds.cli import main\nmain()"
+    file, prompts = tmp_path / "requests.memory", ["def add(a, b):\n", "class Tree:\n"]
+    given = "demo-small", "--port", 0, "--memory", file
+    process, address = start(*given, program=program)
+    texts = [complete(address, prompt)["choices"][0]["text"] for prompt in prompts]
+    vocabulary = load_vocabulary("demo-small")
+    about = {"vocab_size": vocab_size(vocabulary), "tokenizer": fingerprint(vocabulary)}
+    until(lambda: file.exists() and len(specds.Memory.open(file, **about).texts("")) == 2)
+    process.kill()
+    process.wait()
+    _, address = start(*given)
+    assert [complete(address, prompt)["choices"][0]["text"] for prompt in prompts] == texts
+    assert metrics(address)['specds_accepted_tokens_total{source="memory"}'] > 5
+
+
+def test_a_datastore_of_another_tokenizer_is_an_error_before_the_weights_are_read(
+    run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("specds.models.load.load_model", lambda *_, **__: pytest.fail("loaded"))
+    build(tmp_path / "other", [[1, 2, 3]])
+    status, _, err = run("serve", "demo-small", "--port", "0", "--datastore", tmp_path / "other")
+    assert (status, "tokenizer" in err) == (1, True), err
 
 
 def test_files_of_a_checkout_are_drafted_from(start, tmp_path):

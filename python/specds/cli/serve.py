@@ -77,6 +77,7 @@ def serve(
     from specds._core import GgufFile
     from specds.hub import named_datastore
     from specds.models.gguf_model import GgufModel
+    from specds.models.load import load_vocabulary
     from specds.models.needs import available_bytes
     from specds.models.packing import use_threads
     from specds.models.resolve import ModelRef
@@ -100,11 +101,14 @@ def serve(
     with ExitStack() as ending:
         # An address that is taken is an error before the model is loaded.
         sock = ending.enter_context(_listening(host, port))
-        loaded, tokenizer = _loaded(ref, activations, context)
+        # So are a datastore and a request cache of another tokenizer; the default datastore is
+        # opened while the weights are read.
+        vocabulary = load_vocabulary(ref)
         named = named_datastore(model) if datastore == "auto" else datastore
-        opened = None if named in (None, "none") else open_datastore(str(named), tokenizer)
-        drafting = Drafting(tokenizer, opened, memory, takes_default=named is None)
+        opened = None if named in (None, "none") else open_datastore(str(named), vocabulary)
+        drafting = Drafting(vocabulary, opened, memory, takes_default=named is None)
         ending.callback(drafting.save)
+        loaded, tokenizer = _loaded(ref, activations, context)
         if isinstance(loaded, GgufModel):
             most = (available_bytes() or 4 << 30) // 4 if slot_memory is None else slot_memory
             slots = Slots(loaded, parallel + _MOST_KEPT, most, is_shared=share_prefixes)

@@ -43,6 +43,8 @@ class Drafting:
         self._memory, self._path = kept, memory
         self._drafter = FusedDrafter(datastore, memory=kept)
         self._default = DefaultDatastore(None, tokenizer) if takes_default else None
+        if self._default is not None:
+            self._default.get()
 
     @property
     def drafter(self) -> FusedDrafter:
