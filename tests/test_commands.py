@@ -31,7 +31,6 @@ NOT_RUN = {
     "specds build --corpus (ultrachat-200k|the-stack) ": "the network; tests/corpora/test_hub.py",
     "specds build --engine ray ": "a cluster; tests/indexing/test_ray.py",
     "specds serve ": "runs until it is stopped; tests/serving/test_command.py",
-    "transformers serve ": "a network for its packages; `test_transformers_serve`",
     "vllm serve ": "an engine; `make test-vllm`",
     "SPECDS_CONFIG=.* python -m sglang": "an engine; `make test-sglang`",
     r"python -m specds\.integrations\.sglang": "an engine; `make test-sglang`",

@@ -142,7 +142,7 @@ class OfCombined:
 
 
 class OfTransformers:
-    """The exported program of `transformers serve`, whose requests have no tenant."""
+    """The program of `specds export-generate`, whose requests have no tenant."""
 
     def __init__(self, scope):
         custom_generate._shared_drafter.cache_clear()

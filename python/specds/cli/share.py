@@ -79,7 +79,6 @@ def export_generate(
     Examples:
         specds export-generate ./specds-generate --datastore src.specds
         specds export-generate ./specds-generate --into ./my-model
-        transformers serve --trust-remote-code ./my-model
     """
     from specds.transformers import custom_generate
 

@@ -21,7 +21,6 @@ _MARK = "made by `specds export-generate`"
 _PROGRAM = '''"""Generates with specds; {mark}."""
 
 from specds.transformers.custom_generate import generate_of_folder
-from specds.integrations.transformers_serve import register
 
 DATASTORE = {datastore!r}
 ON_UNSUPPORTED = {on_unsupported!r}
@@ -31,9 +30,6 @@ def generate(*args, model, **arguments):
     """Generate with the arguments of `model.generate` and of `generate_of_folder`."""
     settings = {{"datastore": DATASTORE, "on_unsupported": ON_UNSUPPORTED}} | arguments
     return generate_of_folder(model, *args, **settings)
-
-
-register()
 '''
 
 
