@@ -5,7 +5,9 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -14,7 +16,13 @@ from hypothesis import strategies as st
 
 from specds.corpora import render_with
 from specds.models.load import load_encoder, load_tokenizer
-from specds.models.tokenization import FastTokenizer, encode_batch, fingerprint, vocab_size
+from specds.models.tokenization import (
+    FastTokenizer,
+    encode_batch,
+    encoded,
+    fingerprint,
+    vocab_size,
+)
 
 
 def test_fingerprint_differs_between_vocabularies(demo_tokenizer):
@@ -128,3 +136,30 @@ def test_unreachable_hub_fails_at_once(call):
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert "cannot reach the hub for `org/none`: check the network" in done.stderr
     assert "Retrying" not in done.stderr
+
+
+def test_other_threads_run_while_a_long_text_is_tokenized():
+    backend = load_encoder("demo-small").backend_tokenizer
+    text = "def add(a, b):\n    return a + b\n" * 10_000
+
+    def ticks(encode):
+        """Count the turns of this thread while another one tokenizes."""
+        began, ended, found = Event(), Event(), []
+
+        def run():
+            began.set()
+            found.append(encode(text))
+            ended.set()
+
+        thread, number = Thread(target=run), 0
+        thread.start()
+        while not ended.is_set():
+            time.sleep(0.0005)
+            number += began.is_set() and not ended.is_set()
+        thread.join()
+        return number, found[0]
+
+    number, ids = ticks(lambda text: encoded(backend, text, add_special_tokens=False))
+    alone, wanted = ticks(lambda text: backend.encode(text, add_special_tokens=False).ids)
+    assert ids == wanted
+    assert number > 5 > alone

@@ -136,3 +136,41 @@ def test_a_forced_call_is_json_alone():
         "",
         [CALL],
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("<tool_call>", "<tool_call><function=f>" + "<parameter=a>" * 60_000),
+        ("<tool_call>", "<tool_call>f" + "<arg_key>" * 60_000),
+        ("<tool_call>", "<tool_call>" + "[" * 500_000),
+        ("[TOOL_CALLS]", "[TOOL_CALLS]" + "a" * 500_000 + "[ARGS]" + " " * 500_000 + "[ARGS]"),
+        (
+            "<start_function_call>",
+            "<start_function_call>call:f{" + "a" * 500_000 + "}<end_function_call>",
+        ),
+        (
+            "<start_function_call>",
+            "<start_function_call>call:f{" + "a:<escape>" * 60_001 + "}<end_function_call>",
+        ),
+        ("<|tool_call_start|>", "<|tool_call_start|>[f(a=" + "(" * 500_000),
+        (f"<{BAR}tool▁calls▁begin{BAR}>", f"<{BAR}tool▁calls▁begin{BAR}>" + "<" * 500_000),
+        ("<|tool_calls_section_begin|>", "<|tool_calls_section_begin|>" + "a" * 500_000),
+    ],
+)
+def test_long_texts_are_read_in_a_time_that_grows_with_them(template, text):
+    """A text that is read in the square of its length would take minutes."""
+    content, _, calls = split(Style.of(template, has_tools=True), [text])
+    assert content or calls
+
+
+def test_plain_and_quoted_values_of_gemma():
+    text = "<start_function_call>call:f{a:<escape>x, y<escape>,b:3,c:<escape>z<escape>}"
+    _, _, (call,) = split(Style.of("<start_function_call>", has_tools=True), [text])
+    assert json.loads(call.text) == {"a": "x, y", "b": 3, "c": "z"}
+
+
+def test_values_may_contain_marks():
+    body = "<function=write>\n<parameter=text>\na <parameter=b> c\n</parameter>\n</function>"
+    _, _, (call,) = split(Style.of("<tool_call>", has_tools=True), [f"<tool_call>{body}"])
+    assert json.loads(call.text) == {"text": "a <parameter=b> c"}

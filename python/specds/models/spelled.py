@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from specds.models.tokenization import encoded
+
 _TRUSTED = ("assistant", "system", "developer")
 """Roles whose messages keep their control tokens: the model and the operator write them."""
 
@@ -72,7 +74,7 @@ class SpelledPrompts:
                 part = part.lstrip() if before is not None and before.rstrip else part
                 part = part.rstrip() if after is not None and after.lstrip else part
                 backend = self._first if end == 0 else self._later
-                ids += backend.encode(part.replace(mark, ""), add_special_tokens=False).ids
+                ids += encoded(backend, part.replace(mark, ""), add_special_tokens=False)
             end, before = found.end() if found else end, after
         return ids + self._encode(text[start:])
 

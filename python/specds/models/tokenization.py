@@ -54,6 +54,10 @@ class Encoded(dict[str, Any]):
             raise AttributeError(name) from None
 
 
+_LONG = 4096
+"""Characters from which other threads run while a text is tokenized."""
+
+
 @dataclass(frozen=True, repr=False)
 class FastTokenizer:
     """A tokenizer without transformers and torch: of a folder or of a GGUF file."""
@@ -174,9 +178,7 @@ class FastTokenizer:
         return [number for number in known if number is not None]
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        with panics_as_errors():
-            encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return list(encoded.ids)
+        return encoded(self.backend_tokenizer, text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> str:
         ids = [self.alike.get(number, number) for number in map(int, token_ids)]
@@ -214,6 +216,16 @@ class FastTokenizer:
             return text
         ids = self.encode(text, add_special_tokens=False)
         return {"input_ids": ids} if return_dict else ids
+
+
+def encoded(backend: Any, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Return the token ids of a text by a tokenizer of `tokenizers`."""
+    with panics_as_errors():
+        if len(text) < _LONG:
+            return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # `encode` holds the interpreter, a second for each million characters.
+        (found,) = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(found.ids)
 
 
 def _named(config: dict[str, Any]) -> dict[str, str]:

@@ -32,8 +32,11 @@ from specds.serving.metrics import Metrics
 from specds.serving.replies import InfillReply, Reply, status_of
 from specds.serving.requests import ApiRequest, RequestError, RequestReader
 
-MAX_BODY_BYTES = 32 << 20
-"""The most bytes of a body."""
+MAX_BODY_BYTES = 4 << 20
+"""The most bytes of a body: two texts that fill a long context."""
+_LONG_BODY_BYTES = 1 << 16
+_NESTED_BYTES = 1 << 20
+"""Bytes of a body from which other threads run while it is read, although that takes longer."""
 RETRY_S = 2
 
 
@@ -378,6 +381,17 @@ class _EventStream(Response):
                 await send({"type": "http.response.body", "body": self._reply.last()})
 
 
+class _PatientDecoder(json.JSONDecoder):
+    """Reads JSON in Python, whose threads take turns; in C, small objects hold them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts: Any = json.decoder
+        self.parse_object, self.parse_array = parts.JSONObject, parts.JSONArray
+        self.parse_string = parts.py_scanstring
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
 async def _body(request: Request) -> Any:
     """Return the JSON of a request's body."""
     parts, size = [], 0
@@ -388,9 +402,10 @@ async def _body(request: Request) -> Any:
                 raise RequestError(f"the body has more than {MAX_BODY_BYTES:,} bytes", status=413)
             parts.append(part)
         whole = b"".join(parts)
-        if len(whole) > 1 << 16:  # long ones would hold up others
-            return await run_in_threadpool(json.loads, whole)
-        return json.loads(whole)
+        if len(whole) < _LONG_BODY_BYTES:
+            return json.loads(whole)
+        read = json.loads if len(whole) < _NESTED_BYTES else _PatientDecoder().decode
+        return await run_in_threadpool(lambda: read(whole.decode()))
     except ClientDisconnect:
         raise RequestError("the client has left") from None
     except (ValueError, RecursionError) as error:

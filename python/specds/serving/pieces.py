@@ -77,24 +77,44 @@ def _value(text: str) -> Any:
         return text
 
 
+def _named(text: str, opening: str, middle: str, closing: str) -> Iterator[tuple[str, str]]:
+    """Yield names and what follows them, in a time that grows with the text alone."""
+    place = text.find(opening)
+    while place >= 0:
+        start = place + len(opening)
+        end = text.find(middle, start)
+        if end < 0:
+            return
+        place = text.find(closing, end + len(middle))
+        yield text[start:end], text[end + len(middle) : place if place >= 0 else len(text)]
+        place = text.find(opening, place) if place >= 0 else -1
+
+
+def _pairs(text: str, *marks: str) -> dict[str, Any]:
+    return {name: _value(value) for name, value in _named(text, *marks)}
+
+
 def _tagged(text: str) -> list[Piece]:
     """Read Hermes's JSON, the parameters of Qwen's coders, or the keys and values of GLM."""
     if "<function=" in text:
         return [
-            _called(name.strip(), {key: _value(value) for key, value in _PARAMETERS.findall(body)})
-            for name, body in _FUNCTIONS.findall(text)
+            _called(name.strip(), _pairs(body, "<parameter=", ">", "</parameter>"))
+            for name, body in _named(text, "<function=", ">", "</function>")
         ]
     if "<arg_key>" in text or not text.lstrip().startswith(("{", "[")):
         name = text.partition("<arg_key>")[0].strip()
         if not re.fullmatch(r"[\w.-]+", name):
             raise ValueError("no call")
-        return [_called(name, {key: _value(value) for key, value in _ARGUMENTS.findall(text)})]
+        spelled = re.sub(r"</arg_key>\s*<arg_value>", "</arg_key>", text)
+        return [_called(name, _pairs(spelled, "<arg_key>", "</arg_key>", "</arg_value>"))]
     return calls_of_json(text)
 
 
 def _pythonic(text: str) -> list[Piece]:
     """Read calls as Python spells them, such as ``[weather(city="Oslo")]``."""
     try:
+        if len(text) > _MOST_PYTHON:
+            raise ValueError("no call")
         body = ast.parse(text.strip(), mode="eval").body
         calls: Any = body.elts if isinstance(body, ast.List) else [body]
         return [
@@ -116,9 +136,9 @@ def _mistral(text: str) -> list[Piece]:
     """Read a list, or names that are followed by arguments."""
     if "[ARGS]" not in text:
         return calls_of_json(text)
-    parts = re.findall(r"(?:\[TOOL_CALLS\])?\s*([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]", text)
-    bodies = re.split(r"(?:\[TOOL_CALLS\])?\s*[\w.-]+(?:\[CALL_ID\]\w+)?\[ARGS\]", text)[1:]
-    return [_called(name, json.loads(body)) for name, body in zip(parts, bodies, strict=True)]
+    _, *parts = re.split(r"(?<![\w.-])([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]", text)
+    bodies = (body.replace("[TOOL_CALLS]", "") for body in parts[1::2])
+    return [_called(name, json.loads(body)) for name, body in zip(parts[::2], bodies, strict=True)]
 
 
 def _deepseek(text: str) -> list[Piece]:
@@ -144,16 +164,21 @@ def _kimi(text: str) -> list[Piece]:
 
 
 def _gemma(text: str) -> list[Piece]:
+    """Read ``call:weather{city:<escape>Oslo<escape>,days:3}``."""
     found = re.fullmatch(r"\s*call:([\w.-]+)\{(.*)\}\s*", text, re.DOTALL)
     if found is None:
         raise ValueError("no call")
-    pairs = re.findall(r"(\w+):(?:<escape>(.*?)<escape>|([^,]*))(?:,|$)", found[2], re.DOTALL)
-    return [_called(found[1], {key: quoted or _value(plain) for key, quoted, plain in pairs})]
+    arguments, name = dict[str, Any](), ""
+    for number, part in enumerate(found[2].split("<escape>")):
+        if number % 2 == 1:
+            arguments[name] = part
+            continue
+        for pair in part.split(","):
+            name, _, value = pair.partition(":")
+            if value:
+                arguments[name] = _value(value)
+    return [_called(found[1], arguments)]
 
-
-_FUNCTIONS = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|$)", re.DOTALL)
-_PARAMETERS = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
-_ARGUMENTS = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 USUAL = Marks("<tool_call>", "</tool_call>", _tagged)
 """The marks of calls for templates that have none."""
@@ -170,6 +195,8 @@ CALLS = (
     Marks("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _kimi),
     Marks("<start_function_call>", "<end_function_call>", _gemma),
 )
+_MOST_PYTHON = 1 << 15
+"""Characters from which calls that Python spells take too long to read."""
 _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<reasoning>", "</reasoning>"))
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
 _ENDS_OF_MESSAGES = ("<|end|>", "<|call|>", "<|return|>")

@@ -32,6 +32,8 @@ _logged = set[str]()
 
 MOST_CHOICES = 16
 _MOST_STOPS, _MOST_STOP_CHARS, _MOST_TOP = 16, 1024, 20
+_MOST_CHARS_A_TOKEN = 32
+"""Characters for each token of the context, beyond which a text is not tokenized."""
 _MOST_LOGGED = 256
 """The most names of unknown fields that are logged, each once."""
 
@@ -385,6 +387,11 @@ class RequestReader:
         return self._encode(text, adds=False)[:MAX_IDS] if text else None
 
     def _encode(self, text: str, *, adds: bool) -> list[int]:
+        if len(text) > _MOST_CHARS_A_TOKEN * self._model.context_length:
+            raise RequestError(
+                f"a text has {len(text):,} characters, too many for a context of "
+                f"{self._model.context_length:,} tokens", "prompt", "context_length_exceeded"
+            )  # fmt: skip
         return [*self._tokenizer.encode(text, add_special_tokens=adds)]
 
     def _prompt_ids(self, prompt: Any) -> list[int]:

@@ -14,7 +14,10 @@ _MOST_BYTES = 1 << 20
 
 def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
     """Return a server on the loopback address; `serve_forever` runs it."""
-    return _Server(("127.0.0.1", port), partial(_Handler, explorer, page("specds.view", "specds view").encode()))
+    return _Server(
+        ("127.0.0.1", port),
+        partial(_Handler, explorer, page("specds.view", "specds view").encode()),
+    )
 
 
 class _Server(ThreadingHTTPServer):
