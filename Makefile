@@ -60,6 +60,14 @@ test-browser: dev
 	$(BIN)/pip install --quiet playwright
 	$(BIN)/pytest -m browser
 
+# Programs that pin their packages, in an environment of their own.
+$(VENV)-clients/installed:
+	$(PYTHON) -m venv $(VENV)-clients && $(VENV)-clients/bin/python -m pip install --quiet aider-chat litellm llm
+	touch $@
+
+test-clients: dev $(VENV)-clients/installed ## aider, LiteLLM and llm with `specds serve`
+	PATH="$(CURDIR)/$(VENV)-clients/bin:$$PATH" $(BIN)/pytest -m client tests/serving/test_clients.py --timeout 900
+
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
 
