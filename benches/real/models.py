@@ -65,7 +65,7 @@ def default_datastore_of(tokenizer: Any) -> Any:
     os.environ.pop(switch) if before is None else os.environ.update({switch: before})
     if found is None:
         raise SystemExit("the default datastore was not built: see `specds list`")
-    found.warm()
+    found.warm(next_tokens=False)
     return found
 
 

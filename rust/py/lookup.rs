@@ -53,9 +53,13 @@ impl Datastore {
 
     /// Reads the whole datastore into memory, as far as there is room.
     ///
-    /// Later lookups do not wait for the disk. The most frequent continuations of each token are cached too.
-    fn warm(&self, py: Python<'_>) -> Result<()> {
-        self.work(py, specds_index::Datastore::warm)
+    /// Later lookups do not wait for the disk.
+    ///
+    /// Args:
+    ///     next_tokens: Cache the most frequent continuations of each token too, which takes most of the time.
+    #[pyo3(signature = (*, next_tokens = true))]
+    fn warm(&self, py: Python<'_>, next_tokens: bool) -> Result<()> {
+        self.work(py, |datastore| datastore.warm(next_tokens))
     }
 
     /// Finds the longest suffix of `context` that occurs in the corpus.

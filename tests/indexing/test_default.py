@@ -16,7 +16,7 @@ from specds.indexing import default
 from specds.indexing.local import open_builder
 from specds.indexing.options import BuildOptions
 from specds.models.load import load_model
-from specds.models.tokenization import vocab_size
+from specds.models.tokenization import FastTokenizer, vocab_size
 
 
 @pytest.fixture
@@ -155,6 +155,49 @@ def test_requests_take_it_when_it_is_built(cache, started, demo_tokenizer):
     assert found.memory is drafter.memory
     given = FusedDrafter(found.datastore)
     assert with_default(given, model, demo_tokenizer) is given
+
+
+class NamedModel:
+    """A model that has a name alone."""
+
+    def __init__(self, path):
+        self.name_or_path = str(path)
+
+    def found(self):
+        source = default.DefaultDatastore(self)
+        source.get()
+        source._thread.join()
+        return source.get()
+
+
+def test_tokenizer_of_a_known_file_is_not_read_again(cache, started, tmp_path, monkeypatch):
+    demo = Path(__file__).parents[2] / "packages/demo/specds_demo/main"
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        copied = tmp_path / name
+        copied.write_bytes((demo / name).read_bytes())
+    read, known = [], cache / "tokenizers.json"
+
+    def local_tokenizer(name):
+        read.append(name)
+        return FastTokenizer.read(tmp_path)
+
+    monkeypatch.setattr(default, "local_tokenizer", local_tokenizer)
+    assert NamedModel(tmp_path).found() is None
+    assert not known.exists()
+    default.build(started[0])
+    found = [NamedModel(name).found() for name in (tmp_path, tmp_path, copied)]
+    assert [each.num_documents for each in found] == [1, 1, 1]
+    assert len(read) == 2  # before the build, and once after it
+    # A file that changed, a damaged note, and a note of another tokenizer are not used.
+    copied.write_bytes(copied.read_bytes() + b"\n")
+    assert NamedModel(tmp_path).found().num_documents == 1
+    assert len(read) == 3
+    [of_path] = json.loads(known.read_text()).values()
+    for damaged in ("[", "[]", "{}", json.dumps({str(copied): [*of_path[:2], of_path[2][::-1]]})):
+        known.write_text(damaged)
+        read.clear()
+        assert NamedModel(tmp_path).found().num_documents == 1
+        assert len(read) == 1
 
 
 def test_corpus_leaves_out_what_a_user_may_have_written(tmp_path, monkeypatch):

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
 from specds._core import Datastore
-from specds.models.cache_folder import private_folder, write_whole
+from specds.models.cache_folder import private_folder, read_kept, write_whole
 from specds.models.tokenization import FastTokenizer, Tokenizer, fingerprint
 
 _SWITCH = "SPECDS_DEFAULT_DATASTORE"
@@ -24,6 +25,7 @@ _VERSION = 1
 _MOST_TOKENS = 16_000_000
 _FREE_BYTES = 1 << 30
 _RETRY_S = 24 * 3600
+_MOST_KNOWN, _MOST_KNOWN_BYTES = 100, 1 << 20
 
 _log = logging.getLogger("specds")
 _lock, _is_noted = Lock(), False
@@ -45,14 +47,22 @@ def default_datastore(tokenizer: Tokenizer | Any) -> Datastore | None:
     folder = private_folder("datastores")
     if folder is None:
         return None
-    out = folder / f"machine-{_VERSION}-{fingerprint(tokenizer)[:24]}.specds"
+    out = _datastore_path(folder, fingerprint(tokenizer))
     if (out / "manifest.json").is_file():
-        try:
-            return Datastore(out)
-        except (OSError, ValueError):  # another version wrote it, or it is damaged
-            return None
+        return _opened(out)
     _start_build(tokenizer, out)
     return None
+
+
+def _datastore_path(folder: Path, of_tokenizer: str) -> Path:
+    return folder / f"machine-{_VERSION}-{of_tokenizer[:24]}.specds"
+
+
+def _opened(path: Path) -> Datastore | None:
+    try:
+        return Datastore(path)
+    except (OSError, ValueError):  # another version wrote it, or it is damaged
+        return None
 
 
 def is_on() -> bool:
@@ -91,13 +101,69 @@ class DefaultDatastore:
 
     def _look(self) -> None:
         with suppress(Exception):  # a request never fails by what it could do without
-            if self._tokenizer is None:
-                self._tokenizer = local_tokenizer(self._name)
-            found = None if self._tokenizer is None else default_datastore(self._tokenizer)
+            known = KnownFile.of(self._name) if self._tokenizer is None else None
+            found = None if known is None else known.datastore()
+            if found is None:
+                self._tokenizer = self._tokenizer or local_tokenizer(self._name)
+                found = None if self._tokenizer is None else default_datastore(self._tokenizer)
+                if found is not None and known is not None:
+                    known.note(found.tokenizer_fingerprint)
             if found is not None:
-                # The first touch of a page takes a request ten times the time of a draft.
-                found.warm()
+                # The first touch of a page takes a request ten times the time of a draft; what
+                # follows a single token is looked up when it is needed.
+                found.warm(next_tokens=False)
                 self._found = found
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """The file of a tokenizer, whose fingerprint is kept: reading it takes half a request.
+
+    Attributes:
+        folder: The cache folder.
+        state: The path of the file, its size in bytes and its time of change in nanoseconds.
+    """
+
+    folder: Path
+    state: tuple[str, int, int]
+
+    @classmethod
+    def of(cls, name: str) -> KnownFile | None:
+        """Return the file of a model's name, None if that is not the path of one."""
+        path, folder = Path(name).absolute(), private_folder("datastores")
+        path = path / "tokenizer.json" if path.is_dir() else path
+        if not name or folder is None or not path.is_file():
+            return None
+        about = path.stat()
+        return cls(folder, (str(path), about.st_size, about.st_mtime_ns))
+
+    def datastore(self) -> Datastore | None:
+        """Return the datastore that the tokenizer of this file had, None if it is unknown."""
+        known = self._read().get(self.state[0])
+        if not isinstance(known, list) or tuple(known[:2]) != self.state[1:]:
+            return None
+        path = _datastore_path(self.folder, str(known[2]))
+        found = _opened(path) if (path / "manifest.json").is_file() else None
+        is_same = found is not None and found.tokenizer_fingerprint == known[2]
+        return found if is_same else None
+
+    def note(self, of_tokenizer: str) -> None:
+        """Keep the fingerprint of the tokenizer of this file."""
+        known = {name: each for name, each in self._read().items() if name != self.state[0]}
+        known[self.state[0]] = [*self.state[1:], of_tokenizer]
+        kept = dict([*known.items()][-_MOST_KNOWN:])
+        write_whole(self._path, json.dumps(kept).encode())
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "tokenizers.json"
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(read_kept(self._path, _MOST_KNOWN_BYTES) or b"{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 def local_tokenizer(name: str) -> Any:

@@ -325,14 +325,18 @@ impl Datastore {
         })
     }
 
-    /// Reads the whole datastore into memory, as far as there is room, and caches the
-    /// [`next_tokens`](Self::next_tokens) of all tokens, about 200 bytes each. O(n).
+    /// Reads the whole datastore into memory, as far as there is room. O(n).
+    ///
+    /// With `next_tokens`, it also caches the [`next_tokens`](Self::next_tokens) of all tokens,
+    /// about 200 bytes each, which takes most of the time.
     ///
     /// # Errors
     /// An I/O error if a file cannot be read.
-    pub fn warm(&self) -> Result<()> {
+    pub fn warm(&self, next_tokens: bool) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
-        self.all_next_tokens().fill(&self.shards);
+        if next_tokens {
+            self.all_next_tokens().fill(&self.shards);
+        }
         Ok(())
     }
 

@@ -103,7 +103,7 @@ fn datastores_with_damage_are_answered_or_rejected() {
         if let Ok(datastore) = victim.open() {
             let datastore = ask(datastore, part(&mut random, &text));
             if random.below(4) == 0 {
-                datastore.warm().unwrap();
+                datastore.warm(true).unwrap();
                 let _ = datastore.verify();
             }
         }
