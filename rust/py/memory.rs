@@ -101,6 +101,12 @@ impl Memory {
         detached(py, || self.memory.forget(tenant));
     }
 
+    /// Returns when a tenant may have been deleted last, in seconds since 1970, as far as this process knows: 0 if it
+    /// never was, infinity since a `forget` that is in no file yet.
+    fn deleted_at(&self, tenant: &str) -> f64 {
+        self.memory.deleted_at(tenant)
+    }
+
     /// Deletes tenants from a file that `save` or `share` wrote.
     ///
     /// Processes that share the file delete them at their next exchange.

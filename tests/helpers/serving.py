@@ -29,9 +29,12 @@ def tiny(template=TEMPLATE, context_length=1024):
     return model, replace(tokenizer, chat_template=template)
 
 
-def make_served(model, tokenizer, *, tenants=(), parallel=4, max_waiting=64, rows=12, **slots):
-    drafting = Drafting(tokenizer)
-    slots = Slots(model, parallel + rows, slots.pop("max_bytes", 1 << 28), **slots)
+def make_served(
+    model, tokenizer, *, tenants=(), parallel=4, max_waiting=64, rows=12, memory=None, **slots
+):
+    drafting = Drafting(tokenizer, memory=memory)
+    slots = {"max_bytes": 1 << 28, "deleted_at": drafting.deleted_at, **slots}
+    slots = Slots(model, parallel + rows, slots.pop("max_bytes"), **slots)
     engine = PassEngine(model, drafting.drafter, slots, parallel=parallel, max_waiting=max_waiting)
     reader = RequestReader(model, tokenizer)
     return ServedModel("tiny", model, tokenizer, drafting, engine, reader, dict(tenants))

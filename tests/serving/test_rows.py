@@ -10,10 +10,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import specds
 from serving import complete, listening, make_served, metrics, post
+from specds.cli import app
 from specds.serving.app import tenants_of
+from specds.serving.slots import Slots
 
 PROMPTS = ["import os\n", "def add(a, b):\n", "class Tree:\n", "for i in range(", "x = [", "try:\n"]
 
@@ -101,6 +104,56 @@ def test_prefixes_and_drafts_are_of_a_tenant(served_model, is_shared):
     memory = served.drafting.drafter.memory
     assert len(memory.texts("ann")) >= 1
     assert len(memory.texts("bob")) == len(memory.texts("ann/eve")) == 1
+
+
+def test_deletion_in_the_file_reaches_the_running_server_and_its_kept_texts(served_model, tmp_path):
+    memory, kept = tmp_path / "memory", tmp_path / "slots.npz"
+    tenants = tenants_of("one", "ann") | tenants_of("two", "bob")
+    served = make_served(*served_model, tenants=tenants, memory=memory)
+    slots, store = served.engine._slots, served.drafting.drafter.memory
+    prompt = "def area(width, height):\n    return width * height\n\n" * 4
+
+    def num_cached(address, key):
+        return complete(address, prompt, key)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def tenants_with_states(slots):
+        return {slot.tenant for slot in slots._all if slots.states.length(slot.row)}
+
+    with listening(served) as address:
+        assert [num_cached(address, key) for key in ("one", "two")] == [0, 0]
+        served.drafting.save()
+        slots.save(kept, "tiny")
+        result = CliRunner().invoke(app, ["memory", "forget", str(memory), "ann"])
+        assert result.exit_code == 0
+        served.engine._idle()
+        assert tenants_with_states(slots) == {"ann", "bob"}
+        served.drafting.save()  # as the exchange of each minute does
+        assert store.texts("ann") == []
+        served.engine._idle()
+        assert tenants_with_states(slots) == {"bob"}
+        assert num_cached(address, "one") == 0
+        assert num_cached(address, "two") > 30
+        assert num_cached(address, "one") > 30
+    again = make_served(*served_model, memory=memory)
+    again.engine._slots.load(kept, "tiny")  # which was written before
+    assert tenants_with_states(again.engine._slots) == {"bob"}
+
+
+def test_open_text_of_a_deleted_tenant_is_not_kept(served_model):
+    model, deletions = served_model[0], {}
+    slots = Slots(model, 4, 1 << 28, deleted_at=lambda tenant: deletions.get(tenant, 0.0))
+    prompt, num_kept = np.arange(3, 60), {}
+    open_slots = {tenant: slots.take(tenant, prompt) for tenant in ("ann", "bob")}
+    for slot in open_slots.values():
+        model.compute(slots.states, [(slot.row, prompt, None, 1)])
+        slots.states.commit(slot.row, np.arange(len(prompt)))
+    deletions["ann"] = time.time()
+    slots.forget_deleted()
+    for tenant, slot in open_slots.items():
+        assert slots.states.length(slot.row) == len(prompt)
+        slots.give_back(slot, prompt)
+        num_kept[tenant] = slots.states.length(slot.row)
+    assert num_kept == {"ann": 0, "bob": len(prompt)}
 
 
 def test_states_beyond_the_limit_of_memory_are_forgotten(served_model):

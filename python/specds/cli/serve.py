@@ -111,7 +111,13 @@ def serve(
         loaded, tokenizer = _loaded(ref, activations, context)
         if isinstance(loaded, GgufModel):
             most = (available_bytes() or 4 << 30) // 4 if slot_memory is None else slot_memory
-            slots = Slots(loaded, parallel + _MOST_KEPT, most, is_shared=share_prefixes)
+            slots = Slots(
+                loaded,
+                parallel + _MOST_KEPT,
+                most,
+                is_shared=share_prefixes,
+                deleted_at=drafting.deleted_at,
+            )
             if slots_file is not None:
                 if not loaded.weights.takes_trees:
                     raise ValueError("--slots-file is not for models with recurrent states")

@@ -52,6 +52,10 @@ class Drafting:
             self._drafter = with_datastore(self._drafter, self._default.get())
         return self._drafter
 
+    def deleted_at(self, tenant: str) -> float:
+        """Return when a tenant was deleted last, in seconds since 1970; 0 if it never was."""
+        return self._memory.deleted_at(tenant)
+
     def save(self) -> None:
         """Write the request cache to its file."""
         if self._path is not None:

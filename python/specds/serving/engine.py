@@ -11,6 +11,8 @@ from typing import Any
 from specds.serving.job import TextJob
 
 _log = logging.getLogger("specds")
+_IDLE_S = 30.0
+"""Seconds without a job between two calls of `_idle`."""
 
 
 class BusyError(RuntimeError):
@@ -105,7 +107,8 @@ class Engine:
                 while not (self._waiting or self._active):
                     if self._is_closed:
                         return
-                    self._changed.wait()
+                    if not self._changed.wait(_IDLE_S):
+                        self._idle()
                 self._admit()
             try:
                 self._turn()
@@ -125,6 +128,9 @@ class Engine:
             self._waiting.remove(job)
             self._active.append(job)
             self._begin(job)
+
+    def _idle(self) -> None:
+        """Do what does not wait for the next job."""
 
     def _begin(self, job: Any) -> None:
         """Take a job that is active from now on."""

@@ -66,6 +66,9 @@ class PassEngine(Engine):
 
         super().__init__(make, **limits)
 
+    def _idle(self) -> None:
+        self._slots.forget_deleted()
+
     def _begin(self, job: RowJob) -> None:
         job.slot = self._slots.take(job.asked.tenant, job.asked.prompt)
         job.num_cached = self._slots.states.length(job.slot.row)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from time import time
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ class TextSlot:
         tenant: Whose they are.
         is_used: Whether a request computes in it.
         last_used: Grows with each use.
+        begun_at: When its last request began, in seconds since 1970.
     """
 
     row: int
@@ -36,6 +39,7 @@ class TextSlot:
     tenant: str = ""
     is_used: bool = False
     last_used: int = 0
+    begun_at: float = 0.0
 
 
 class Slots:
@@ -45,12 +49,19 @@ class Slots:
         num_rows: The most texts, those that are being computed included.
         max_bytes: The most bytes of finished texts.
         is_shared: Whether tenants continue from each other's texts.
+        deleted_at: Returns when a tenant was deleted last, in seconds since 1970; 0 if never.
     """
 
     def __init__(
-        self, model: GgufModel, num_rows: int, max_bytes: int, *, is_shared: bool = False
+        self,
+        model: GgufModel,
+        num_rows: int,
+        max_bytes: int,
+        *,
+        is_shared: bool = False,
+        deleted_at: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
-        self.states = model.new_states(num_rows)
+        self.states, self._deleted_at = model.new_states(num_rows), deleted_at
         self._all = [TextSlot(row) for row in range(num_rows)]
         self._model, self._max_bytes, self._is_shared = model, max_bytes, is_shared
         self._clock = count(1)
@@ -60,6 +71,7 @@ class Slots:
 
         A text that shares little with its slot keeps it: its beginning is copied.
         """
+        self.forget_deleted()
         known = [slot for slot in self._all if self._is_shared or slot.tenant == tenant]
         sizes = [self._num_shared(slot, prompt) for slot in known]
         shared = max(sizes, default=0)
@@ -75,13 +87,14 @@ class Slots:
         kept = self.states.kept(slot.row, shared)
         self.states.truncate(slot.row, kept)
         slot.tokens, slot.tenant, slot.is_used = prompt, tenant, True
-        slot.last_used = next(self._clock)
+        slot.last_used, slot.begun_at = next(self._clock), time()
         return slot
 
     def give_back(self, slot: TextSlot, tokens: TokenIds) -> None:
         """Keep the states of a text, and forget the oldest ones beyond the limit of memory."""
         slot.tokens = tokens[: self.states.length(slot.row)]
         slot.is_used, slot.last_used = False, next(self._clock)
+        self.forget_deleted()
         while self.num_bytes > self._max_bytes:
             self.forget(self._oldest(is_filled=True))
 
@@ -89,16 +102,20 @@ class Slots:
         self.states.truncate(slot.row, 0)
         slot.tokens = slot.tokens[:0]
 
-    def forget_tenant(self, tenant: str) -> None:
+    def forget_deleted(self) -> None:
+        """Forget the finished texts of tenants that were deleted since their requests began."""
         for slot in self._all:
-            if slot.tenant == tenant and not slot.is_used:
+            is_kept = len(slot.tokens) and not slot.is_used
+            if is_kept and self._deleted_at(slot.tenant) >= slot.begun_at:
                 self.forget(slot)
 
     def save(self, path: Path, name: str) -> None:
         """Write the finished texts and the name of the model to a file for its owner alone."""
+        self.forget_deleted()
         kept = [slot for slot in self._all if len(slot.tokens) and not slot.is_used]
         kept.sort(key=lambda slot: slot.last_used)
         arrays: dict[str, Any] = {"about": np.array([name, *(slot.tenant for slot in kept)])}
+        arrays["begun_at"] = np.array([slot.begun_at for slot in kept])
         for number, slot in enumerate(kept):
             arrays[f"tokens{number}"] = slot.tokens
             arrays[f"states{number}"] = self.states.states(slot.row)
@@ -123,8 +140,9 @@ class Slots:
                     slot = self._oldest()
                     self.states.append(slot.row, arrays[f"states{number}"])
                     slot.tokens, slot.tenant = arrays[f"tokens{number}"].astype(np.int64), tenant
+                    slot.begun_at = float(arrays["begun_at"][number])
                     self.give_back(slot, slot.tokens)
-        except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
+        except (IndexError, KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} has no slots of this model: {error}") from error
 
     @property

@@ -12,6 +12,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::memory::groups::GroupKey;
 use crate::memory::indexed_tokens::IndexedTokens;
@@ -244,6 +245,15 @@ impl Memory {
         let is_saved = self.find(tenant).is_some_and(|tenant| tenant.read().is_saved);
         self.change_tombstones(|tombstones, most| tombstones.add(tenant, is_saved, most));
         self.remove(tenant);
+    }
+
+    /// Returns when a tenant may have been deleted last, in seconds since 1970, as far as this process knows: 0 if it
+    /// never was, infinity since a [`forget`](Self::forget) that is in no file yet.
+    pub fn deleted_at(&self, tenant: &str) -> f64 {
+        match self.tombstones().last_deletion(tenant) {
+            u64::MAX => f64::INFINITY,
+            micros => Duration::from_micros(micros).as_secs_f64(),
+        }
     }
 
     /// Deletes all tenants, including those that only other processes have.

@@ -163,6 +163,17 @@ impl Tombstones {
         names.iter().any(|&name| theirs.versions.range(Tombstone::of_name(name)).any(is_new))
     }
 
+    /// The largest number of a deletion that may be of a name; the largest integer for one that has no number yet,
+    /// 0 for none.
+    pub(crate) fn last_deletion(&self, name: &str) -> u64 {
+        let names = [NameHash::of(name), NameHash::ALL];
+        if names.iter().any(|name| self.new.order.contains_key(name)) {
+            return u64::MAX;
+        }
+        let versions = names.iter().flat_map(|&name| self.versions.range(Tombstone::of_name(name)));
+        versions.map(|(_, &version)| version).fold(self.pruned_below, u64::max)
+    }
+
     /// Returns whether `theirs` have pruned tombstones that are not known here.
     pub(crate) fn misses_pruned(&self, theirs: &Self) -> bool {
         theirs.pruned_below > self.last

@@ -230,6 +230,40 @@ fn eviction_keeps_most_of_a_full_memory() {
 }
 
 #[test]
+fn time_of_a_deletion_is_known_once_it_is_in_a_file() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.unwrap().as_secs_f64()
+    });
+    let path = folder.path().join("memory");
+    let (one, other) = (memory(1 << 20), memory(1 << 20));
+    let deleted_at = |name| (one.deleted_at(name), other.deleted_at(name));
+    let begin = clock();
+    one.forget("ann");
+    assert_eq!(deleted_at("ann"), (f64::INFINITY, 0.0));
+    one.merge_into(&path, None).unwrap();
+    other.merge_into(&path, None).unwrap();
+    let (of_one, of_other) = deleted_at("ann");
+    assert!((of_one - of_other).abs() < 1e-9);
+    assert!((begin - 1e-3..=clock()).contains(&of_one));
+    assert_eq!(deleted_at("bob"), (0.0, 0.0));
+    one.clear();
+    assert_eq!(deleted_at("bob"), (f64::INFINITY, 0.0));
+    one.merge_into(&path, None).unwrap();
+    other.merge_into(&path, None).unwrap();
+    assert!(deleted_at("bob").1 > of_one && deleted_at("ann").1 > of_one);
+    // Beyond their limit, what is pruned may be of any name.
+    for number in 0..1100 {
+        one.insert(&format!("{number}"), &[1]).unwrap();
+        one.forget(&format!("{number}"));
+        if number % 100 == 99 {
+            one.merge_into(&path, None).unwrap();
+        }
+    }
+    assert!(one.deleted_at("nobody") > of_one && one.deleted_at("nobody") < f64::INFINITY);
+}
+
+#[test]
 fn tombstones_are_counted_and_bounded() {
     let memory = memory(1 << 20);
     memory.insert("ann", &[1, 2, 3]).unwrap();
