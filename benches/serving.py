@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import textwrap
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,12 +58,12 @@ class MeasuredServer:
             command += ["--threads", str(threads), "--alias", "model"]
         else:
             command = [llama, "-c", LLAMA, path, str(port), str(threads)]
-        began = time.perf_counter()
         log = None if "SHOW" in os.environ else subprocess.DEVNULL
         env = {**os.environ, "SPECDS_DEFAULT_DATASTORE": "0"}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env)
         self.process.stdout.readline()
-        self.start_s, self.address = time.perf_counter() - began, f"http://127.0.0.1:{port}"
+        self.address = f"http://127.0.0.1:{port}"
+        self.start_s = self.cpu_s()
 
     def cpu_s(self):
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -144,7 +143,7 @@ def main():
     from specds.models.resolve import ModelRef
 
     print("| model | server | tokens a CPU second, agent | first token of turn 8, CPU s "
-          "| tokens a CPU second, four clients | start, s |")  # fmt: skip
+          "| tokens a CPU second, four clients | start, CPU s |")  # fmt: skip
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for model in asked.models:
         path = ModelRef.resolve(model).path
