@@ -77,6 +77,19 @@ def test_a_killed_server_keeps_the_request_cache_of_its_last_save(start, tmp_pat
     assert metrics(address)['specds_accepted_tokens_total{source="memory"}'] > 5
 
 
+def test_kept_texts_outlive_the_command(start, tmp_path):
+    given = "demo-small", "--port", 0, "--slots-file", tmp_path / "slots.npz"
+    prompt, answers = "def add(a, b):\n    return a + b\n\n\n" * 4, []
+    for _ in range(2):
+        process, address = start(*given)
+        answers.append(complete(address, prompt))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    first, again = (answer["usage"]["prompt_tokens_details"] for answer in answers)
+    assert first["cached_tokens"] == 0 < 16 < again["cached_tokens"]
+    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
+
+
 def test_a_datastore_of_another_tokenizer_is_an_error_before_the_weights_are_read(
     run, monkeypatch, tmp_path
 ):

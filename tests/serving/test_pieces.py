@@ -1,11 +1,19 @@
 """Texts of models split into reasoning, content and calls, however they are cut into pieces."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gguf_models import byte_tokenizer, write_gguf
+from specds._core import GgufFile
+from specds.generation.processors import Processing
+from specds.generation.sampling import Sampling
+from specds.models.tokenization import FastTokenizer
+from specds.serving.job import Asked, TextJob
 from specds.serving.pieces import CALLS, Piece, Splitter, Style
 
 CALL = Piece("call", '{"city": "Oslo"}', "weather")
@@ -174,3 +182,31 @@ def test_values_may_contain_marks():
     body = "<function=write>\n<parameter=text>\na <parameter=b> c\n</parameter>\n</function>"
     _, _, (call,) = split(Style.of("<tool_call>", has_tools=True), [f"<tool_call>{body}"])
     assert json.loads(call.text) == {"text": "a <parameter=b> c"}
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_calls_whose_marks_are_control_tokens(family, tmp_path):
+    """The marks are tokens that no other text shows, as in the files of the families."""
+    template, text = TEXTS[family]
+    marks = sorted({*re.findall(rf"<[/|{BAR}]?[\w▁]+[|{BAR}]?>|\[[A-Z_]+\]", text)})
+    fields = byte_tokenizer()
+    fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], *marks]
+    fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], *[3] * len(marks)]
+    write_gguf(tmp_path / "tokens.gguf", fields, {})
+    tokenizer = FastTokenizer.of_gguf(GgufFile(tmp_path / "tokens.gguf"), "tokens.gguf")
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert {*range(258, 258 + len(marks))} <= {*ids}
+    # Of the llama family, a call alone needs no mark.
+    assert marks or family == "llama 3"
+    updates, style = [], Style.of(template, has_tools=True)
+    asked = Asked(np.zeros(1, np.int64), Sampling(), Processing(), 10_000, style=style)
+    job = TextJob(asked, tokenizer, frozenset([257]), updates.append)
+    for number in [*ids, 257]:
+        job.take(np.array([[number]]))
+        job.send_update()
+    job.send_update(is_end=True)
+    pieces = [piece for update in updates for piece in update.pieces]
+    assert [piece for piece in pieces if piece.kind == "call"] == [CALL]
+    assert updates[-1].finish == "tool_calls"
+    content = "".join(piece.text for piece in pieces if piece.kind == "content").strip()
+    assert content == ("" if family == "llama 3" else "I look.")
