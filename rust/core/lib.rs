@@ -45,6 +45,7 @@ pub mod fused;
 pub mod memory;
 pub mod papers;
 mod portable_math;
+pub mod verify;
 pub mod weights;
 
 pub use specds_index::{Datastore, Error, Result};

@@ -3,7 +3,7 @@
 use numpy::{PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds_core::draft::{self, PassRow};
+use specds_core::verify::{self, PassRow};
 
 use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
@@ -39,7 +39,7 @@ pub(crate) fn pack_rows(
         length: lengths[row],
     });
     let rows: Vec<_> = rows.collect();
-    Ok(draft::pack_rows(numbers.as_slice_mut()?, width, &rows)?)
+    Ok(verify::pack_rows(numbers.as_slice_mut()?, width, &rows)?)
 }
 
 type Outcome = (Vec<i64>, Vec<i64>, Matrix);
@@ -60,7 +60,7 @@ pub(crate) fn read_outcomes(
     let length = reported.as_array().ncols().max(1);
     let rows = reported.as_slice()?.chunks_exact(length);
     let outcomes = rows.map(|row| {
-        let outcome = draft::read_outcome(row, width)?;
+        let outcome = verify::read_outcome(row, width)?;
         let k = outcome.predictions.len() / width.max(1);
         let predictions = shaped((width, k), outcome.predictions.to_vec())?;
         Ok((outcome.nodes, outcome.tokens.to_vec(), predictions))

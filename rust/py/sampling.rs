@@ -21,7 +21,7 @@ pub(crate) fn draw(
 ) -> Result<Option<usize>> {
     let (probs, uniforms) = (probs.as_slice()?, uniforms.as_slice()?);
     if probs.len() == uniforms.len() {
-        return Ok(specds_core::draft::multinomial(probs, uniforms));
+        return Ok(specds_core::verify::multinomial(probs, uniforms));
     }
     let lengths = format!("{} and {}", probs.len(), uniforms.len());
     let message = format!("probs and uniforms must have the same length, got {lengths}");
@@ -38,7 +38,7 @@ pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<M
     let mut places = Vec::with_capacity(num_rows * k.min(num_scores));
     for row in scores.rows() {
         let row = row.to_slice().map_or_else(|| row.to_vec().into(), Cow::Borrowed);
-        places.extend(specds_core::draft::top_k(&row, k).into_iter().map(i64::from));
+        places.extend(specds_core::verify::top_k(&row, k).into_iter().map(i64::from));
     }
     shaped((num_rows, k.min(num_scores)), places)
 }

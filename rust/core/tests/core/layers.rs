@@ -6,8 +6,17 @@ use std::path::{Path, PathBuf};
 use crate::files::read_all;
 
 const INDEX: [&str; 5] = ["base", "storage", "suffixes", "lookup", "indexing"];
-const CORE: [&str; 8] =
-    ["portable_math", "draft", "weights", "memory", "budget", "papers", "fused", "engine"];
+const CORE: [&str; 9] = [
+    "portable_math",
+    "draft",
+    "verify",
+    "weights",
+    "memory",
+    "budget",
+    "papers",
+    "fused",
+    "engine",
+];
 const FORWARD: [&str; 7] = ["error", "parallel", "simd", "gguf", "bandwidth", "kernel", "model"];
 /// The bindings have files alone, without layers.
 const FILES: [&str; 0] = [];

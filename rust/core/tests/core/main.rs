@@ -1,7 +1,6 @@
 //! Tests of the core's public interface that the Python tests do not cover.
 
 mod budget;
-mod draft;
 mod files;
 mod forgery;
 mod forgetting;
@@ -10,6 +9,7 @@ mod fuzz;
 mod layers;
 mod memory;
 mod random;
+mod verify;
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds_core::draft::{multinomial, top_k};
+use specds_core::verify::{multinomial, top_k};
 
 proptest! {
     #[test]
