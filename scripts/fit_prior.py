@@ -7,7 +7,7 @@ a model had generated them, each with a new drafter that starts from the prior s
 of the token-independent weights are added to the prior. Every second time, a drafter without a
 datastore then serves the next few documents and an edit, with one request cache for all. The result
 is the mean over the second half of a pass, and over passes of other documents. After a change of
-the tables of `rust/core/weights/initial.rs`, empty the file, set `NUM_WEIGHTS`, and build first.
+the tables of `rust/core/weights/initial.rs`, empty the file, and build first.
 """
 
 import sys
@@ -20,7 +20,7 @@ from specds._core import Datastore, DatastoreBuilder, FusedState, Memory
 
 PRIOR = Path(__file__).parents[1] / "rust/core/weights/prior.bin"
 # In `learned`, the changes follow the version of the weights and the number of updates.
-NUM_WEIGHTS, AT = 7803, 5
+AT = 5
 NUM_DOCUMENTS, NUM_PASSES = 800, 3
 PROMPT, LONGEST, NODES = 48, 350, 32
 
@@ -37,7 +37,7 @@ def main() -> None:
 
 def fitted(corpora: list[tuple[Datastore, list[np.ndarray]]], number: int) -> np.ndarray:
     """Return the prior of one pass over every `NUM_PASSES`-th document."""
-    prior, priors = np.zeros(NUM_WEIGHTS, "<f4"), []
+    prior, priors = np.zeros(FusedState.NUM_WEIGHTS, "<f4"), []
     for turn in range(number, NUM_PASSES * NUM_DOCUMENTS, NUM_PASSES):
         for store, documents in corpora:
             if turn < len(documents):
@@ -82,7 +82,7 @@ def learned(
             session.observe(text[at : at + len(path) + 1])
             at += len(path) + 1
         session.finish()
-    return np.frombuffer(state.learned(), "<f4", NUM_WEIGHTS, AT)
+    return np.frombuffer(state.learned(), "<f4", FusedState.NUM_WEIGHTS, AT)
 
 
 if __name__ == "__main__":

@@ -460,6 +460,7 @@ class ForwardCache:
 
 @final
 class FusedState:
+    NUM_WEIGHTS: Final[int]
     def __new__(
         cls,
         datastore: Datastore | None = None,

@@ -25,6 +25,10 @@ pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 
 #[pymethods]
 impl FusedState {
+    /// The number of float32 weights of a prior.
+    #[classattr]
+    const NUM_WEIGHTS: usize = Weights::COUNT;
+
     #[new]
     #[pyo3(signature = (
         datastore = None, memory = None, *, model_tables = None, prior = None, **options

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from datastores import build
+from pages import ROOT
 from replays import phrases, text_of, transcript, zero_shot
 from specds import FusedConfig, FusedDrafter
+from specds._core import FusedState
 from specds.bench.acceptance.measure import follow
 from specds.drafters import Memory
 from specds.models.load import load_encoder
@@ -88,6 +90,11 @@ def test_unverified_bonus_token_is_not_accepted():
     assert session.draft(2).token_ids.tolist() == [3, 1]
     session.observe([3, 1], 1)
     assert drafter.stats() == {"context": 1}
+
+
+def test_format_has_the_number_of_weights():
+    page = (ROOT / "docs/FORMAT.md").read_text()
+    assert f"(`weights/initial`): {FusedState.NUM_WEIGHTS:,} little-endian" in page
 
 
 def test_prior_improves_first_drafts(tmp_path):

@@ -2,50 +2,47 @@
 
 use specds_index::{Error, Result};
 
-/// The source of a drafted token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-#[repr(u8)]
-pub enum Source {
-    /// A drafter outside this crate.
-    #[default]
-    Other,
-    /// The corpus of a datastore.
-    Datastore,
-    /// The tokens of the request itself.
-    Context,
-    /// Earlier requests of the tenant.
-    Memory,
-    /// A matrix of tri-grams.
-    Trigram,
-    /// The target model's predictions at nodes that it has verified.
-    Recycled,
-    /// The predicted output that the caller passed.
-    PredictedOutput,
-    /// The target model's predictions after one token without a context.
-    Bigram,
-    /// The target model's predictions without any context.
-    Unigram,
-    /// An external proposal.
-    Suggested,
-    /// Earlier requests of the same group.
-    Group,
+macro_rules! sources {
+    ($($(#[$doc:meta])* $source:ident = $name:literal,)*) => {
+        /// The source of a drafted token.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[repr(u8)]
+        pub enum Source {
+            #[default]
+            $($(#[$doc])* $source,)*
+        }
+
+        impl Source {
+            /// The names of the sources in lower case, by number.
+            pub const NAMES: &[&str] = &[$($name),*];
+        }
+    };
 }
 
-impl Source {
-    /// The names of the sources in lower case, by number.
-    pub const NAMES: [&'static str; 11] = [
-        "other",
-        "datastore",
-        "context",
-        "memory",
-        "trigram",
-        "recycled",
-        "predicted_output",
-        "bigram",
-        "unigram",
-        "suggested",
-        "group",
-    ];
+// Snapshots and statistics have the number of a source, so new ones are appended.
+sources! {
+    /// A drafter outside this crate.
+    Other = "other",
+    /// The corpus of a datastore.
+    Datastore = "datastore",
+    /// The tokens of the request itself.
+    Context = "context",
+    /// Earlier requests of the tenant.
+    Memory = "memory",
+    /// A matrix of tri-grams.
+    Trigram = "trigram",
+    /// The target model's predictions at nodes that it has verified.
+    Recycled = "recycled",
+    /// The predicted output that the caller passed.
+    PredictedOutput = "predicted_output",
+    /// The target model's predictions after one token without a context.
+    Bigram = "bigram",
+    /// The target model's predictions without any context.
+    Unigram = "unigram",
+    /// An external proposal.
+    Suggested = "suggested",
+    /// Earlier requests of the same group.
+    Group = "group",
 }
 
 /// A tree of drafted tokens as flat arrays. The parent -1 is the last accepted token. Mask, depths and

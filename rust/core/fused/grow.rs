@@ -98,7 +98,7 @@ pub(crate) struct TreeBuilder {
 impl TreeBuilder {
     /// Opens the sources of [`REGISTRY`] with a wanted label.
     pub(crate) fn new(is_wanted: impl Fn(Source) -> bool) -> Self {
-        let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
+        let rows = REGISTRY.iter().copied().filter(|&(label, _)| is_wanted(label));
         let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
         Self {
             root_skip_grams: vec![SkipGrams::default(); sources.len()],

@@ -15,7 +15,7 @@ use crate::fused::sources::suggested::SuggestedSource;
 type RegistryEntry = (Source, fn(Source) -> Box<dyn DraftSource>);
 
 /// All sources, in the order in which they add experts.
-pub(crate) const REGISTRY: [RegistryEntry; 9] = [
+pub(crate) const REGISTRY: &[RegistryEntry] = &[
     (Source::Datastore, |_| Box::new(DatastoreSource::default())),
     (Source::Context, |label| Box::new(HistorySource::new(label))),
     (Source::Memory, |label| Box::new(HistorySource::new(label))),

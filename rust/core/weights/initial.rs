@@ -125,6 +125,9 @@ impl Default for Weights {
 }
 
 impl Weights {
+    /// The number of weights.
+    pub const COUNT: usize = NUM_SHAPES;
+
     /// Returns the zero-shot weights plus these little-endian `f32` offsets.
     pub fn with_offsets(changes: &[u8]) -> Self {
         let Self(mut weights) = Self::zero_shot();

@@ -39,7 +39,7 @@ const INEXACT: InitialWeight = InitialWeight::Fixed(-1.0);
 const SUGGESTED: InitialWeight = InitialWeight::Fixed(5.0);
 
 /// All kinds. The index of a row is the index of its weights in every table, so new rows are appended.
-const ROWS: [(Source, MatchForm, InitialWeight); 18] = [
+const ROWS: &[(Source, MatchForm, InitialWeight)] = &[
     (Source::Datastore, MatchForm::Exact, CORPUS),
     (Source::Context, MatchForm::Exact, REQUEST_TEXT),
     (Source::Memory, MatchForm::Exact, REQUEST_TEXT),
