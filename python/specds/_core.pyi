@@ -21,6 +21,7 @@ __all__ += ["TokenTree", "Trigrams"]
 __all__ += ["UnsupportedFileError", "__version__", "aded_session", "compact", "draft_batch"]
 __all__ += ["draw", "has_linear_product", "likeliest", "linear_product", "merge"]
 __all__ += [
+    "datastore_files",
     "is_off",
     "memory_bandwidth",
     "merges_of",
@@ -28,6 +29,7 @@ __all__ += [
     "pack_rows",
     "prompt_lookup_session",
     "read_manifest",
+    "was_killed_after_publishing",
 ]
 __all__ += ["read_outcomes", "rest_session"]
 
@@ -141,6 +143,8 @@ def compact(
     progress: Callable[[str, int, int], Any] | None = None,
 ) -> Datastore: ...
 def read_manifest(path: str | PathLike[str]) -> str: ...
+def datastore_files(path: str | PathLike[str]) -> list[tuple[str, bool]]: ...
+def was_killed_after_publishing(path: str | PathLike[str]) -> bool: ...
 
 @final
 class TokenTree:

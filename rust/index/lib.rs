@@ -54,7 +54,7 @@ pub use base::{Error, Result};
 pub use indexing::builder::DatastoreBuilder;
 pub use indexing::merge::{CompactOptions, compact, compact_with, merge};
 pub use indexing::options::DatastoreOptions;
-pub use indexing::staging::remove_abandoned;
+pub use indexing::staging::{remove_abandoned, was_killed_after_publishing};
 pub use lookup::datastore::Datastore;
 pub use lookup::matches::Match;
 pub use lookup::next_tokens::NextTokens;

@@ -68,7 +68,7 @@ mod _core {
         request_options::is_off,
         sampling::{draw, likeliest},
         session::Session,
-        storage::read_manifest,
+        storage::{datastore_files, read_manifest, was_killed_after_publishing},
         token_tree::TokenTree,
     };
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specds import terminal
-from specds._core import DEFAULTS
+from specds._core import DEFAULTS, was_killed_after_publishing
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, Verbose, listed, tokenizer_name
 from specds.cli.records import Without, arguments_of
@@ -68,13 +68,12 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
     """Reject an unusable `--out` before the corpus is read."""
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"{out.parent}: no such folder: make it, or choose another --out")
-    from specds.indexing.build import is_published
 
     if out.exists() and not (out / "manifest.json").exists():
         raise FileExistsError(
             f"{out} is not a datastore, and nothing else is replaced: choose another --out"
         )
-    if out.exists() and not overwrite and not is_published(out):
+    if out.exists() and not overwrite and not was_killed_after_publishing(out):
         raise FileExistsError(
             f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
             "`specds add`"

@@ -7,15 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specds._core import Datastore, FormatError, read_manifest
+from specds._core import Datastore, FormatError, datastore_files, read_manifest
 
 MANIFEST = "manifest.json"
 _MAX_SHARDS = 1024
-_OF_SHARD = (
-    *("shard.json", "tokens.bin", "suffixes.bin", "firsts.bin", "keys.bin"),
-    "documents.bin",
-    _SOURCES := "sources.bin",
-)
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -28,10 +23,10 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def files_of(manifest: dict[str, Any]) -> list[str]:
-    """Return the paths of all files of a datastore, the manifest first."""
-    shards = (f"shard-{shard['id']}" for shard in manifest["shards"])
-    return [MANIFEST, *(f"{shard}/{file}" for shard in shards for file in _OF_SHARD)]
+def files_of(folder: Path) -> list[tuple[str, bool]]:
+    """Return the paths of all files of a datastore, and whether each must exist."""
+    manifest_of(folder)
+    return datastore_files(folder)
 
 
 def open_snapshot(folder: Path) -> Datastore:
@@ -43,9 +38,9 @@ def open_snapshot(folder: Path) -> Datastore:
     """
     repository = folder.parent.parent.resolve()
     kept = (folder.resolve(), repository / "blobs", repository.parent / "blobs")
-    for file in files_of(manifest_of(folder)):
-        if file.endswith(_SOURCES) and not (folder / file).exists():
-            continue  # not every shard has it
+    for file, is_required in files_of(folder):
+        if not is_required and not (folder / file).exists():
+            continue
         real = (folder / file).resolve(strict=True)
         if not real.is_file() or not any(real.is_relative_to(place) for place in kept):
             raise FormatError(f"{folder / file} leads out of the hub's cache, to {real}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specds._core import FormatError
-from specds.hub.checks import MANIFEST, files_of, manifest_of, open_snapshot
+from specds.hub.checks import MANIFEST, files_of, open_snapshot
 from specds.hub.client import KIND, LIBRARY, describe, explained, hub
 from specds.hub.names import HubName
 
@@ -74,7 +74,7 @@ def _pull(name: HubName, *, not_here: bool = False) -> Path:
         folder = _download(name, name.revision, MANIFEST, sizes).parent
         if folder.name != commit:  # the branch has moved
             _, sizes = describe(HubName(name.repository, folder.name))
-    files = [file for file in files_of(manifest_of(folder)) if file in sizes]
+    files = [file for file, _ in files_of(folder) if file in sizes]
     for force in (False, True):  # a file that was damaged in the cache is downloaded again
         with explained(name), ThreadPoolExecutor(_NUM_CONNECTIONS) as pool:
             running = [

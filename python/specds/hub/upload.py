@@ -93,7 +93,7 @@ def push(
         if parsed.revision != "main":
             client.create_branch(parsed.repository, branch=parsed.revision, exist_ok=True, **KIND)
         commit, present = describe(parsed)
-        listed = [file for file in files_of(manifest) if (folder / file).exists()]
+        listed = [file for file, _ in files_of(folder) if (folder / file).exists()]
         sizes = {file: (folder / file).stat().st_size for file in listed}
         operations = [
             add(file, folder / file)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specds._core import Datastore, DatastoreBuilder
+from specds._core import Datastore, DatastoreBuilder, was_killed_after_publishing
 from specds.corpora import Corpus, open_corpus, render_with
 from specds.indexing.local import open_builder, tokenize_corpus, tokenizer_metadata
 from specds.indexing.options import BuildOptions
@@ -62,18 +62,11 @@ def build_datastore(
     return BuildReport.of(out, datastore, read, num_resumed, started, tokenized)
 
 
-def is_published(out: Path) -> bool:
-    """Return true if a build was killed after it had published its datastore at `out`."""
-    staging = out.with_name(f".{out.name}.build")
-    is_moved = staging.is_dir() and not (staging / "datastore").exists()
-    return is_moved and (out / "manifest.json").is_file()
-
-
 def _published_by_killed_build(
     corpus: Corpus, tokenizer: Tokenizer, out: Path, options: BuildOptions
 ) -> Datastore | None:
     """Return the datastore of an equal build that was killed after it published; clean up."""
-    if options.append or options.overwrite or not is_published(out):
+    if options.append or options.overwrite or not was_killed_after_publishing(out):
         return None
     metadata = tokenizer_metadata(tokenizer)
     datastore = Datastore(out)

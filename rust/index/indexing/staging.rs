@@ -35,10 +35,10 @@ impl Staging {
     /// of a target have one folder and one lock.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let target = resolve(path)?;
-        let Some(name) = target.file_name() else {
+        if target.file_name().is_none() {
             return Err(Error::invalid("path", "must name a folder below another"));
-        };
-        let folder = target.with_file_name(hidden(name, ".build"));
+        }
+        let folder = folder_of(&target);
         let path = folder.join(LOCK);
         let enter = || {
             let mut entries = fs::read_dir(&folder).map_err(Error::io(&folder))?;
@@ -144,13 +144,25 @@ impl Staging {
     }
 }
 
+fn folder_of(target: &Path) -> PathBuf {
+    target.with_file_name(hidden(target.file_name().unwrap_or_default(), ".build"))
+}
+
+/// Returns whether a build was killed after it had published its datastore at `target`.
+#[must_use]
+pub fn was_killed_after_publishing(target: &Path) -> bool {
+    let staging = folder_of(target);
+    let is_moved = staging.is_dir() && !staging.join(SHARDS).exists();
+    is_moved && target.join(manifest::FILE_NAME).is_file()
+}
+
 /// Removes the staging folder of a killed build, unless the next build can continue it. Returns false if a build is
 /// running.
 ///
 /// # Errors
 /// [`Error::Foreign`] if specds did not create the folder, or an I/O error.
 pub fn remove_abandoned(target: &Path) -> Result<bool> {
-    let folder = target.with_file_name(hidden(target.file_name().unwrap_or_default(), ".build"));
+    let folder = folder_of(target);
     if fs::symlink_metadata(&folder).is_err() {
         return Ok(true);
     }

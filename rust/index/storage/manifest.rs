@@ -114,6 +114,19 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Returns the paths of all files of the datastore, the manifest first, and whether each must exist.
+    pub fn files(&self) -> Vec<(String, bool)> {
+        let mut files = vec![(FILE_NAME.to_owned(), true)];
+        for shard in &self.shards {
+            let folder = folder_name(&shard.id);
+            let sections = SectionKind::ALL.map(|kind| (kind.file_name(), !kind.is_optional()));
+            let names = [(SHARD_FILE_NAME, true)].into_iter().chain(sections);
+            files
+                .extend(names.map(|(name, is_required)| (format!("{folder}/{name}"), is_required)));
+        }
+        files
+    }
+
     pub fn to_json(&self) -> String {
         to_json(self)
     }

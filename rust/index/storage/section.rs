@@ -56,6 +56,11 @@ impl SectionKind {
             Self::Sources => "sources.bin",
         }
     }
+
+    /// Returns whether a shard may be without the section: one whose documents have no names.
+    pub(crate) fn is_optional(self) -> bool {
+        self == Self::Sources
+    }
 }
 
 pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
