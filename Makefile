@@ -39,7 +39,7 @@ format: dev ## format, and apply automatic fixes
 	cargo fmt --all && $(BIN)/ruff check --fix && $(BIN)/ruff format
 
 docs: dev ## the site with the API, into target/site; fails on a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/zensical build --clean --strict
 
 demo: $(VENV)/demo ## how much faster SmolLM2 (or a built-in model) writes with drafts, without torch
 	$(BIN)/specds demo
