@@ -23,6 +23,8 @@ from typing import Annotated, Any
 
 import typer
 
+from specds.bench.turns import in_turns
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "target" / "against"
 
@@ -92,7 +94,9 @@ def main(
     if corpus:
         for version in (before, after):
             version.build(corpus, tokenizer)
-    pairs = [(before.replay(), after.replay()) for _ in range(runs)]
+    calls = {"then": before.replay, "now": after.replay}
+    turns = [in_turns(calls, turn) for turn in range(runs)]
+    pairs = [[each.result for each in turn.values()] for turn in turns]
     print(f"draft and observe, medians of {runs} runs in turn: {commit} -> this version")
     for cell in zip(*(zip(*pair, strict=True) for pair in pairs), strict=True):
         old, new = cell[0]

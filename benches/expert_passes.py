@@ -11,9 +11,8 @@ tests/data/model_shapes.json.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from gguf_models import random_tensor, write_gguf
 from model_shapes import SHAPES, Shape, tensor_type, tensors
 from specds._core import ForwardCache, ForwardModel, GgufFile
+from specds.bench.turns import medians
 
 NUM_TOKENS = (1, 2, 4, 9)
 VOCAB_SIZE, CONTEXT = 512, 128
@@ -72,16 +72,16 @@ def main() -> None:
         together = _chain(model, cache, tokens, activations)
         assert np.array_equal(_chain(model, cache, tokens[:2], activations), together[:2])
         for name, step in (("different", 1), ("the same", 0)):
-            random, times = np.random.default_rng(2), {number: [] for number in NUM_TOKENS}
-            for _ in range(arguments.repetitions):
-                for number in NUM_TOKENS:
-                    first = random.integers(VOCAB_SIZE)
-                    tokens = (first + step * np.arange(number)) % VOCAB_SIZE
-                    start = time.process_time()
-                    _chain(model, cache, tokens, activations)
-                    times[number].append((time.process_time() - start) * 1e3)
-            medians = {number: statistics.median(of) for number, of in times.items()}
-            cells = (f"{medians[k]:>7.1f} ({medians[k] / medians[1]:.2f})" for k in NUM_TOKENS)
+            random = np.random.default_rng(2)
+
+            def run(number: int, step: int = step, random: np.random.Generator = random) -> None:
+                first = random.integers(VOCAB_SIZE)
+                tokens = (first + step * np.arange(number)) % VOCAB_SIZE
+                _chain(model, cache, tokens, activations)  # noqa: B023
+
+            calls = {number: partial(run, number) for number in NUM_TOKENS}
+            times = medians(calls, arguments.repetitions, clock="cpu_seconds")
+            cells = (f"{1e3 * each:>7.1f} ({each / times[1]:.2f})" for each in times.values())
             print(f"{f'{name}, {activations}':>24}", *cells)
 
 

@@ -14,9 +14,11 @@ import argparse
 import json
 import subprocess
 import sys
+from functools import partial
 from statistics import median
 
-from specds.bench.turns import Comparison, SpecdsDecoding
+from specds.bench.generation.target import PLAIN, BenchTarget, baseline_way, drafter_way
+from specds.bench.turns import in_turns
 from specds.cli.demo import chat_requests
 from specds.drafters import FusedDrafter
 from specds.models.gguf_model import GgufModel
@@ -31,13 +33,13 @@ def gains_of_a_process(activations: str, requests: int, max_new_tokens: int, swa
     model, tokenizer = load_model("smollm2", device="cpu", framework="numpy")
     model = GgufModel(model.weights, activations, model.settings, model.name_or_path)
     request = chat_requests(model, tokenizer)[0]
-    ways = [SpecdsDecoding("plain", model), SpecdsDecoding("drafts", model, FusedDrafter)]
-    gains = []
+    target, gains = BenchTarget(model), []
+    settings = {"max_new_tokens": max_new_tokens, "do_sample": False}
+    ways = [baseline_way(PLAIN, target), drafter_way("drafts", target, FusedDrafter, "auto")]
     for _ in range(requests):
-        comparison = Comparison(ways[:: -1 if swap else 1])
-        comparison.start_round()
-        rows = comparison.answer(request, max_new_tokens)
-        gains.append(rows["plain"].cpu_seconds / rows["drafts"].cpu_seconds)
+        calls = {way.name: partial(way.start(), [request.token_ids], settings) for way in ways}
+        rows = in_turns(calls, int(swap))
+        gains.append(rows[PLAIN].cpu_seconds / rows["drafts"].cpu_seconds)
     print(json.dumps(gains))
 
 

@@ -10,9 +10,11 @@ drafter has seen the requests between those that are measured.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import process_time
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from transformers import AutoModelForCausalLM, LogitsProcessor, Qwen3_5TextConfi
 from specds import FusedDrafter
 from specds.bench.harness import tokenizer_of
 from specds.bench.transcripts import read_transcripts
+from specds.bench.turns import in_turns
 from specds.generation import generate
 from specds.models.tokenization import vocab_size
 
@@ -57,10 +60,17 @@ class Forced(LogitsProcessor):
 
     def __init__(self, text: list[int]) -> None:
         self._text = torch.tensor(text)
-        self.read_at = 0.0
+        self._read_at = 0.0
+        self.answer_s = 0.0
+
+    def timing(self, call: Callable[[], Any]) -> Any:
+        """Do a call, and note its CPU seconds after the prompt."""
+        result = call()
+        self.answer_s = process_time() - self._read_at
+        return result
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.read_at = self.read_at or process_time()
+        self._read_at = self._read_at or process_time()
         forced = torch.full_like(scores, -torch.inf)
         forced[:, self._text[input_ids.shape[1]]] = 0.0
         return forced
@@ -101,13 +111,16 @@ def main(
                 continue
             ids = torch.tensor([prompt_ids])
             theirs, ours = (Forced([*prompt_ids, *answer]) for _ in range(2))
-            times = [process_time()]
-            mask = torch.ones_like(ids)
-            model.generate(ids, attention_mask=mask, logits_processor=[theirs], **settings)
-            times += theirs.read_at, process_time()
-            output = generate(model, ids, drafter, logits_processor=[ours], **settings)
-            times += ours.read_at, process_time()
-            seconds.append(np.diff(times))
+            given = {"attention_mask": torch.ones_like(ids), "logits_processor": [theirs]}
+            calls = {
+                theirs: partial(model.generate, ids, **given, **settings),
+                ours: partial(generate, model, ids, drafter, logits_processor=[ours], **settings),
+            }
+            calls = {forced: partial(forced.timing, call) for forced, call in calls.items()}
+            found = in_turns(calls, len(seconds)).items()
+            parts = [(of.cpu_seconds - forced.answer_s, forced.answer_s) for forced, of in found]
+            seconds.append(np.concatenate(parts))
+            output = dict(found)[ours].result
             assert output.sequences[0].tolist() == [*prompt_ids, *answer]
             passes, fed = passes + output.stats.num_drafts, fed + output.stats.num_fed_tokens
         spent = np.array(seconds)

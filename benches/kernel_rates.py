@@ -15,16 +15,17 @@ import os
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from gguf_models import BLOCKS, write_model
 from specds._core import ForwardCache, ForwardModel, GgufFile
+from specds.bench.turns import medians
 
 NUM_TOKENS = (1, 4, 9, 32)
 _CACHE_TYPES = {"float32": "float32", "int8": "float16"}
@@ -51,14 +52,11 @@ def rates(model: ForwardModel, activations: str, turns: int) -> list[float]:
     cache = ForwardCache(model, 1, _CACHE_TYPES[activations])
     model.forward(cache, [(0, range(16), None, 0)], activations=activations)
     cache.commit(0, range(16))
-    times: dict[int, list[float]] = {}
-    for _ in range(turns):
-        for number in NUM_TOKENS:
-            inputs = [(0, range(number), None, number)]
-            run = cpu_seconds(lambda of=inputs: model.forward(cache, of, activations=activations))
-            times.setdefault(number, []).append(run)
+    run = partial(model.forward, cache, activations=activations)
+    calls = {number: partial(run, [(0, range(number), None, number)]) for number in NUM_TOKENS}
     weights = model.config["num_weights"]
-    return [number * weights / statistics.median(times[number]) for number in NUM_TOKENS]
+    seconds = medians(calls, turns, clock="cpu_seconds")
+    return [number * weights / seconds[number] for number in NUM_TOKENS]
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 LLAMA = """
@@ -140,6 +141,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chars", type=int, default=22_000, help="of the first turn's file")
     asked = parser.parse_args()
+    from specds.bench.turns import in_turns
     from specds.models.resolve import ModelRef
 
     print("| model | server | tokens a CPU second, agent | first token of turn 8, CPU s "
@@ -147,11 +149,11 @@ def main():
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for model in asked.models:
         path = ModelRef.resolve(model).path
-        rows = {"llama-server": [], "specds": []}
-        for _ in range(asked.rounds):
-            for kind, of in rows.items():
-                of.append(measure(kind, path, asked.threads, asked.llama, asked.chars))
-        for kind, of in rows.items():
+        given = path, asked.threads, asked.llama, asked.chars
+        calls = {kind: partial(measure, kind, *given) for kind in ("llama-server", "specds")}
+        turns = [in_turns(calls, turn) for turn in range(asked.rounds)]
+        for kind in calls:
+            of = [turn[kind].result for turn in turns]
             middle = [statistics.median(row[name] for row in of) for name in of[0]]
             print(
                 f"| {model} | {kind} | " + " | ".join(f"{v:.2f}" for v in middle) + " |", flush=True

@@ -6,12 +6,14 @@ import re
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from engines.llama_server import LlamaServer, drafting
 from real.kinds import kinds, log, messages, parser
 from real.models import MODELS
 from real.tables import AS_ON_A_GPU, print_tables
+from specds.bench.turns import in_turns
 
 
 def _ngrams(name, **switches):
@@ -59,12 +61,11 @@ def main():
                 servers[way].chat(conversation, asked.new_tokens)
         for number in range(asked.limit):
             for kind in asked.kinds:
-                conversation = messages(kind)[number % len(messages(kind))]
-                shift = number % len(servers)
-                for way in [*servers][shift:] + [*servers][:shift]:
-                    row = servers[way].measured(conversation, asked.new_tokens)
-                    row |= {"kind": kind, "way": way, "number": number, "model": asked.model}
-                    rows.append(row)
+                given = messages(kind)[number % len(messages(kind))], asked.new_tokens
+                calls = {way: partial(of.measured, *given) for way, of in servers.items()}
+                for way, timed in in_turns(calls, number).items():
+                    about = {"kind": kind, "way": way, "number": number, "model": asked.model}
+                    rows.append(timed.result | about)
                     print(json.dumps(rows[-1]), file=asked.out, flush=True)
         for way, server in servers.items():
             if durations := re.findall(r"dur\(b,g,a\) = ([\d., ]+) ms", server.log.read_text()):

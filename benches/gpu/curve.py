@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from statistics import median
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from transformers import LogitsProcessorList
 from gpu.figure import Figure
 from gpu.shapes import random_model
 from specds.bench.generation.target import synchronize
+from specds.bench.turns import medians
 from specds.drafters import TokenTree
 from specds.transformers.accept.on_device import PassRequest
 from specds.transformers.accept.on_host import Sampler
@@ -54,21 +54,13 @@ def median_seconds(model: Any, context: int, nodes: Sequence[int]) -> dict[int, 
         else:
             runner.verify_rows([last], [tree])
 
-    seconds: dict[int, list[float]] = {size: [] for size in trees}
     try:
         runner.prefill_rows([torch.from_numpy(token_ids)[None]], PREFILL_CHUNK)
-        for repeat in range(REPEATS + 1):
-            for size, tree in trees.items():
-                synchronize(model.device)
-                started = perf_counter()
-                # Nothing is committed, so the next pass overwrites this one.
-                step(tree)
-                synchronize(model.device)
-                if repeat:  # the first of each size allocates
-                    seconds[size].append(perf_counter() - started)
+        # Nothing is committed, so the next pass overwrites this one.
+        steps = {size: partial(step, tree) for size, tree in trees.items()}
+        return medians(steps, REPEATS, partial(synchronize, model.device))
     finally:
         runner.close()
-    return {size: median(times) for size, times in seconds.items()}
 
 
 def tree_of(num_nodes: int, vocab_size: int) -> TokenTree:

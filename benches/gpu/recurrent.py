@@ -17,6 +17,7 @@ from hybrid import hybrid
 from models import HYBRIDS, build, oracle_drafter, plain_generate, prompt, random_drafter
 from specds import FusedDrafter, generate
 from specds.bench.generation.target import synchronize
+from specds.bench.turns import in_turns, medians
 from specds.drafters import TokenTree
 from specds.transformers.verify.states import copied, restored
 from specds.transformers.verify.support import require_support
@@ -58,23 +59,20 @@ def _costs(model: Any, context: int) -> Iterator[Figure]:
     sizes = {"prompt_length": context, "max_length": context + 64, "max_nodes": NODES[-1]}
     runner = verifies(model, **sizes)
     runner.prefill_rows([ids[None]])
-    seconds: dict[int, list[float]] = {size: [] for size in NODES}
-    for _ in range(REPEATS + 1):
-        for size, times in seconds.items():
-            tree = TokenTree([*range(size)], [*range(-1, size - 1)])
-            synchronize(model.device)
-            started = perf_counter()
-            if size:
-                runner.rehearse([5], [tree])
-            else:
-                runner.verify_rows([5], [tree])
-                runner.commit_rows([[]])
-            synchronize(model.device)
-            times.append(perf_counter() - started)
-    medians = {size: median(times[1:]) for size, times in seconds.items()}
-    for size, each in medians.items():
+
+    def step(size: int) -> None:
+        tree = TokenTree([*range(size)], [*range(-1, size - 1)])
+        if size:
+            runner.rehearse([5], [tree])
+        else:
+            runner.verify_rows([5], [tree])
+            runner.commit_rows([[]])
+
+    steps = {size: partial(step, size) for size in NODES}
+    seconds = medians(steps, REPEATS, partial(synchronize, model.device))
+    for size, each in seconds.items():
         name = f"{size} nodes of a chain after {context:,} tokens, over none"
-        yield Figure(name, each / medians[0], "x", note=f"{1e3 * each:.2f} ms")
+        yield Figure(name, each / seconds[0], "x", note=f"{1e3 * each:.2f} ms")
     cache = runner.committed()
     before = copied(cache, is_short=True)
     states = [vars(layer).get(name, {}) for layer in before.layers for name in _STATES]
@@ -104,14 +102,13 @@ def _own_speed(model: Any, new_tokens: int) -> Iterator[Figure]:
     drafter, asked = FusedDrafter(), {"max_new_tokens": new_tokens, "do_sample": False}
     for seed in range(1 + num):
         ids = prompt(seed=seed).to(model.device)
-        started = perf_counter()
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **asked)
-        synchronize(model.device)
-        half = perf_counter()
-        output = generate(model, ids, drafter, **asked)
-        synchronize(model.device)
+        given = {"attention_mask": torch.ones_like(ids), **asked}
+        ours = partial(generate, model, ids, drafter, **asked)
+        calls = {"generate": partial(model.generate, ids, **given), "specds": ours}
+        found = in_turns(calls, seed, partial(synchronize, model.device))
+        expected, output = (each.result for each in found.values())
         if seed:  # the first warms up
-            seconds += half - started, perf_counter() - half
+            seconds += [each.seconds for each in found.values()]
             unlike += not torch.equal(expected, output.sequences)
     stats = output.stats
     note = f"{num * new_tokens / seconds[0]:.0f} tokens/s by generate, {stats.verification}"

@@ -31,7 +31,7 @@ def main(arguments=None):
 def measured(given):
     """Return the rows of all settings, which are appended to `--out` as they come."""
     rows = []
-    shared = ("kinds", "modes", "ways", "limit", "new_tokens", "clock", "instructions")
+    shared = ("kinds", "modes", "ways", "limit", "new_tokens", "instructions")
     shared += ("grammars", "drafts", "structured")
     for model, threads in itertools.product(given.models, given.threads):
         setting = {"model": model, "threads": threads, "instructions": given.instructions}
@@ -57,8 +57,6 @@ def parsed(arguments):
     parser.add_argument("--threads", default=[1, 2], type=int, nargs="+", metavar="N")
     parser.add_argument("--limit", default=10, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=NEW_TOKENS, type=int, metavar="N")
-    clocks = {"choices": ["cpu", "wall"], "help": "of the budget; cpu: the machine does other work"}
-    parser.add_argument("--clock", default="cpu", **clocks)
     instructions = {"choices": ["auto", "avx512", "avx2", "portable"], "default": "auto"}
     parser.add_argument("--instructions", **instructions, help="of specds")
     of_files = {"type": Path, "metavar": "FILE"}

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -47,13 +46,11 @@ def without_datastore(way):
 
 def measure(settings, write):
     """Call `write` with a row for each request; `settings` are those that `real` passes as JSON."""
-    if settings["clock"] == "cpu":
-        # The estimated cost of steps then does not depend on other programs.
-        time.perf_counter = time.process_time
     import torch
     import transformers
 
     from real.kinds import encode, log, messages
+    from specds.bench.turns import in_turns
 
     torch.set_num_threads(settings["threads"])
     transformers.logging.set_verbosity_error()
@@ -70,14 +67,24 @@ def measure(settings, write):
                 ways = [way for way in settings["ways"] if way not in LLAMA or mode == "greedy"]
                 calls = {way: asked.start(way, answers) for way in ways}
                 for number, ids in enumerate(prompts):
-                    rows = {}
-                    for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
-                        torch.manual_seed(number + 1)
-                        rows[way] = calls[way](ids, MODES[mode] | length)
+                    given = ids, MODES[mode] | length
+                    now = {way: partial(seeded, number + 1, calls[way], *given) for way in ways}
+                    found = in_turns(now, number)
+                    rows = {
+                        way: {"seconds": each.cpu_seconds, "wall": each.seconds} | each.result
+                        for way, each in found.items()
+                    }
                     asked.compare(ids, rows)
                     for way in ways:
                         about = {"kind": kind, "mode": mode, "way": way, "number": number}
                         write(about | rows[way])
+
+
+def seeded(seed, call, *arguments):
+    import torch
+
+    torch.manual_seed(seed)
+    return call(*arguments)
 
 
 class AskedModel:
@@ -118,15 +125,15 @@ class AskedModel:
     def start(self, way, answers):
         """Begin requests of a kind; return a function of a prompt and settings."""
         import specds
-        from specds.bench.generation import target as harness
+        from specds.bench.generation import target as targets
 
         if way in LLAMA:
             return partial(self._by_server, self._servers[way])
         if way in (TRANSFORMERS, LOOKUP):
-            name = "generate" if way == TRANSFORMERS else harness.PROMPT_LOOKUP
-            call = harness.baseline_way(name, self._targets[TRANSFORMERS]).start()
+            name = "generate" if way == TRANSFORMERS else targets.PROMPT_LOOKUP
+            call = targets.baseline_way(name, self._targets[TRANSFORMERS]).start()
         elif way.startswith(PLAIN):
-            call = harness.baseline_way(harness.PLAIN, self._targets[NATIVE[way]]).start()
+            call = targets.baseline_way(targets.PLAIN, self._targets[NATIVE[way]]).start()
         else:
             target = self._targets[NATIVE.get(way, TRANSFORMERS)]
             memory = specds.Memory(target.model.config.vocab_size)
@@ -134,17 +141,15 @@ class AskedModel:
                 memory.insert("", tokens)
             datastore = self._datastore if way.startswith(DEFAULT) else None
             make = partial(specds.FusedDrafter, datastore, memory=memory)
-            call = harness.own_calls(target, make, "auto")
+            call = targets.own_calls(target, make, "auto")
         # The first steps cost more.
         for length in (2, 64):
             call([[*range(5, 5 + length)]], {"max_new_tokens": 8, "do_sample": False})
         return partial(self._by_call, call)
 
     def _by_call(self, call, ids, settings):
-        start, cpu = time.monotonic(), time.process_time()
         [text], stats, _ = call([ids], settings)
-        row = {"seconds": time.process_time() - cpu, "wall": time.monotonic() - start}
-        row |= {"texts": [text], "tokens": len(text)}
+        row = {"texts": [text], "tokens": len(text)}
         if stats:
             row |= {"passes": 1 + stats.num_drafts, "shares": stats.shares}
             row |= {"drafted": stats.num_draft_tokens, "accepted": stats.num_accepted_tokens}

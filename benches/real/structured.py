@@ -16,7 +16,7 @@ from statistics import median
 from unittest.mock import patch
 
 from real.kinds import encode
-from real.measure import CONVERTED, MODES, NATIVE, TRANSFORMERS, undrafted
+from real.measure import CONVERTED, MODES, NATIVE, TRANSFORMERS, seeded, undrafted
 
 GRAMMARS = ("xgrammar", "xgrammar-any-whitespace", "llguidance")
 DRAFTS = {"8": (8, False), "32": (32, False), "32-log": (32, True)}
@@ -135,8 +135,6 @@ def measure(settings, write):
     import torch
     import transformers
 
-    if settings["clock"] == "cpu":
-        time.perf_counter = time.process_time
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(settings["threads"])
     for backend in settings["ways"]:
@@ -189,16 +187,15 @@ class _AskedTarget:
         is_known = way in (GUIDED, NO_VALUES)
         given = {"logits_processor": self._grammars.processors(request[0], is_known)}
         given |= {**MODES[mode], "max_new_tokens": self._new_tokens}
-        ids = self._ids(request)
         with ExitStack() as stack:
             if way == NO_VALUES:
                 of_request = "specds.generation.decode.values_of"
                 stack.enter_context(patch(of_request, lambda *_: None))
             drafts = stack.enter_context(_noted_times("specds.generation.budget.FixedBudget.draft"))
             of_matcher = "specds.constraints.constraint.MatcherConstraint.mask"
-            masks, start = stack.enter_context(_noted_times(of_matcher)), time.process_time()
-            [tokens], stats, _ = call([ids], given)
-            row = {"seconds": time.process_time() - start, "texts": [tokens], "tokens": len(tokens)}
+            masks = stack.enter_context(_noted_times(of_matcher))
+            [tokens], stats, _ = call([self._ids(request)], given)
+            row = {"texts": [tokens], "tokens": len(tokens)}
         if stats:
             row |= {"passes": 1 + stats.num_drafts, "host": stats.draft_s + stats.observe_s}
             row |= {"draft_us": drafts, "masks": len(masks)}
@@ -208,10 +205,9 @@ class _AskedTarget:
         return self._ids(request) + self._call(self._drafted, request, "greedy", GUIDED)["texts"][0]
 
     def rows(self, mode, settings, answers=()):
-        import torch
-
         import specds
         from specds.bench.generation.target import own_calls
+        from specds.bench.turns import in_turns
 
         def started(nodes, is_logged):
             memory = specds.Memory(self._target.model.config.vocab_size) if is_logged else None
@@ -223,15 +219,13 @@ class _AskedTarget:
         calls = {key: started(*DRAFTS[key[0]]) for key in chosen if not DRAFTS[key[0]][1]}
         for kind in settings["kinds"]:
             for number, request in enumerate(requests(kind)[: settings["limit"]]):
-                ways = {PLAIN: partial(self._call, self._plain, request, mode)}
+                of_request = partial(seeded, number + 1, self._call)
+                ways = {PLAIN: partial(of_request, self._plain, request, mode)}
                 for key in chosen:
                     call = calls.get(key) or started(*DRAFTS[key[0]])
-                    ways[key] = partial(self._call, call, request, mode, key[1])
-                order = [*ways][number % len(ways) :] + [*ways][: number % len(ways)]
-                found = {}
-                for key in order:
-                    torch.manual_seed(number + 1)
-                    found[key] = ways[key]()
+                    ways[key] = partial(of_request, call, request, mode, key[1])
+                turn = in_turns(ways, number).items()
+                found = {key: {"seconds": of.cpu_seconds, **of.result} for key, of in turn}
                 plain = found.pop(PLAIN)
                 forced = self._grammars.forced(request[0], plain["texts"][0])
                 for (drafts, way), row in found.items():

@@ -49,7 +49,7 @@ class FakeWay:
 @pytest.fixture
 def clock(monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr("specds.bench.generation.measure.perf_counter", clock)
+    monkeypatch.setattr("specds.bench.turns.perf_counter", clock)
     return clock
 
 

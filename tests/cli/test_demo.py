@@ -1,5 +1,6 @@
 """The demo: held-out prompts, shipped models, and the comparison that it prints."""
 
+import dataclasses
 import json
 import math
 import re
@@ -10,8 +11,9 @@ import torch
 from safetensors.numpy import load_file
 
 from gguf_models import byte_tokenizer, write_model
-from specds.bench import turns
 from specds.bench.demo import HELD_OUT, prompts
+from specds.bench.generation import target
+from specds.bench.generation.target import CallResult, Way
 from specds.cli import demo, generate
 from specds.corpora import open_corpus, stdlib_documents
 from specds.indexing import build_datastore
@@ -81,13 +83,25 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
 
 
 def test_demo_reports_a_text_that_drafts_changed(capsys, code, monkeypatch):
-    decode = turns.SpecdsDecoding.decode
+    drafts = demo.drafter_way
 
-    def other(way, request, max_new_tokens):
-        text, steps, passes = decode(way, request, max_new_tokens)
-        return ([*text[:-1], text[-1] + 1] if way.name == "int8" else text), steps, passes
+    def other(name, its_target, *given):
+        """Return the way with drafts, whose last token of int8 is another one."""
+        way = drafts(name, its_target, *given)
 
-    monkeypatch.setattr(turns.SpecdsDecoding, "decode", other)
+        def start(begin=way.start):
+            call = begin()
+
+            def changed(batch, settings):
+                result = call(batch, settings)
+                [text] = result.token_ids
+                return result._replace(token_ids=[[*text[:-1], text[-1] + 1]])
+
+            return changed if name == "int8" else call
+
+        return dataclasses.replace(way, start=start)
+
+    monkeypatch.setattr(demo, "drafter_way", other)
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
     demo.run_demo("demo", 1, 8, rounds=1)
     out = capsys.readouterr().out
@@ -107,11 +121,11 @@ def chat_files(folder):
 def test_demo_of_smollm2_answers_later_requests_from_memory(
     capsys, tmp_path, monkeypatch, with_grammar
 ):
-    path, load, decode = str(chat_files(tmp_path)), demo.load_model, turns.generate
+    path, load, decode = str(chat_files(tmp_path)), demo.load_model, target.generate
     monkeypatch.setattr(demo, "load_model", lambda *_, **named: load(path, **named))
     # Automatic sizes, and hence the passes, depend on times.
-    monkeypatch.setattr(turns, "generate", lambda *a, **n: decode(*a, **n | {"max_nodes": 8}))
-    missing = () if with_grammar else ("llguidance",)
+    monkeypatch.setattr(target, "generate", lambda *a, **n: decode(*a, **n | {"max_nodes": 8}))
+    missing = ("llama_cpp", *(() if with_grammar else ("llguidance",)))
     monkeypatch.setattr(demo, "find_spec", lambda each: None if each in missing else each)
     demo.run_demo("smollm2", 5, 40, rounds=1, as_json=True)
     requests = json.loads(capsys.readouterr().out)["requests"]
@@ -125,17 +139,19 @@ def test_demo_of_smollm2_answers_later_requests_from_memory(
 def test_ways_answer_in_turns():
     order = []
 
-    class Recorded(turns.SpecdsDecoding):
-        def decode(self, request, _):
-            order.append((self.name, request.title))
-            return [1], [], 1
+    def way(name):
+        def call(batch, settings):
+            order.append((name, settings["max_new_tokens"]))
+            return CallResult([[1]])
 
-    comparison = turns.Comparison([Recorded("a", None), Recorded("b", None)])
+        return Way(name, lambda: call)
+
+    comparison = demo.Comparison([way("a"), way("b")])
     for _ in range(2):
         comparison.start_round()
-        for title in "xy":
-            comparison.answer(turns.TimedRequest(title, "", None), 1)
-    assert order == [(way, title) for ways in ("ab", "ba") for title in "xy" for way in ways]
+        for length, title in enumerate("xy", 1):
+            comparison.answer(demo.TimedRequest(title, "", [0]), length)
+    assert order == [(way, length) for ways in ("ba", "ab") for length in (1, 2) for way in ways]
     assert comparison.answers["x"]["a"].num_tokens == 2
 
 

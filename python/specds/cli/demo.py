@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from inspect import getsource
 from pathlib import Path
@@ -20,18 +22,21 @@ from rich.table import Table
 from specds import terminal
 from specds._core import Memory
 from specds.bench.demo import build_stdlib, prompts
-from specds.bench.turns import (
-    Answers,
-    Comparison,
-    LlamaCppDecoding,
-    SpecdsDecoding,
-    TimedRequest,
-    warm_up,
+from specds.bench.generation.target import (
+    PLAIN,
+    Batch,
+    BenchTarget,
+    CallResult,
+    Way,
+    baseline_way,
+    drafter_way,
+    llama_cpp_way,
 )
+from specds.bench.turns import in_turns
 from specds.cli import display
 from specds.cli.stream_output import Writer
 from specds.drafters import FusedDrafter
-from specds.generation.target import target_of
+from specds.drafters.step import Step
 from specds.models.gguf_model import GgufModel
 from specds.models.load import load_model
 from specds.models.resolve import SMOLLM2, ModelRef
@@ -63,6 +68,77 @@ _SCHEMA = {
 _BASELINE = "without drafts"
 # A gain that a user notices.
 _NOTICED = 1.1
+# The first passes of a process read the weights from the file.
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class TimedRequest:
+    """A prompt as token ids, its title, what is shown of it, and its grammar."""
+
+    title: str
+    shown: str
+    token_ids: list[int]
+    grammar: Any = None
+
+
+@dataclass
+class Answers:
+    """The answers of one way to one request.
+
+    Attributes:
+        seconds: The wall-clock seconds of all rounds.
+        cpu_seconds: The CPU seconds of all rounds, of all threads.
+        num_tokens: The tokens of all rounds.
+        text: The tokens of the last round.
+        steps: The steps of the last round; none in llama.cpp.
+        passes: The forward passes of the last round after the prompt.
+    """
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    num_tokens: int = 0
+    text: Sequence[int] = ()
+    steps: Sequence[Step] = ()
+    passes: int = 0
+
+
+@dataclass
+class Comparison:
+    """The answers of each way to each request, by the names of both."""
+
+    ways: Sequence[Way]
+    answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
+    _calls: dict[str, Callable[[Batch, dict[str, Any]], CallResult]] = field(default_factory=dict)
+    _num_rounds: int = 0
+
+    def start_round(self) -> None:
+        self._calls = {way.name: way.start() for way in self.ways}
+        self._num_rounds += 1
+
+    def answer(self, request: TimedRequest, max_new_tokens: int) -> dict[str, Answers]:
+        """Answer a request in each way; every round begins with another one."""
+        rows = self.answers.setdefault(request.title, {way.name: Answers() for way in self.ways})
+        settings = {"max_new_tokens": max_new_tokens, "do_sample": False}
+        steps: dict[str, list[Step]] = {way.name: [] for way in self.ways}
+        calls = {}
+        for way in self.ways:
+            if way.is_ours:
+                own = {"grammar": request.grammar, "on_step": steps[way.name].append}
+            elif request.grammar is not None:
+                continue  # its grammars are of another kind
+            else:
+                own = {}
+            call = self._calls[way.name]
+            calls[way.name] = partial(call, [request.token_ids], settings | own)
+        for name, timed in in_turns(calls, self._num_rounds).items():
+            row, [text] = rows[name], timed.result.token_ids
+            row.text, row.steps = text, steps[name]
+            row.passes = timed.result.stats.num_drafts if timed.result.stats else len(text)
+            row.seconds += timed.seconds
+            row.cpu_seconds += timed.cpu_seconds
+            row.num_tokens += len(text)
+        return rows
 
 
 def run_demo(
@@ -88,18 +164,21 @@ def run_demo(
                 return FusedDrafter(report.path)
 
         requests = requests[:num_prompts]
-        ways: list[SpecdsDecoding | LlamaCppDecoding] = []
-        if name == SMOLLM2 and LlamaCppDecoding.is_installed():
+        ways: list[Way] = []
+        if name == SMOLLM2 and find_spec("llama_cpp"):
             eos = model.settings["eos_token_id"]
-            ways.append(LlamaCppDecoding(ModelRef.resolve(name).path, model.num_threads, eos))
+            ways.append(llama_cpp_way(ModelRef.resolve(name).path, model.num_threads, eos))
         for activations in ("float32", "int8"):
             of_type = GgufModel(model.weights, activations, model.settings, model.name_or_path)
             of_type.threads = model.threads
+            target = BenchTarget(of_type)
             ways += [
-                SpecdsDecoding(f"{activations}, {_BASELINE}", of_type),
-                SpecdsDecoding(activations, of_type, make_drafter),
+                replace(baseline_way(PLAIN, target), name=f"{activations}, {_BASELINE}"),
+                drafter_way(activations, target, make_drafter, "auto"),
             ]
-        warm_up(ways, requests[0])
+        warm_up = Comparison(ways)
+        warm_up.start_round()
+        warm_up.answer(requests[0], _WARM_UP_TOKENS)
         comparison = Comparison(ways)
         comparison.start_round()
         for request in requests:
@@ -111,7 +190,7 @@ def run_demo(
                 _show(rows, tokenizer)
         for number in range(1, rounds):
             comparison.start_round()
-            with terminal.waiting(f"round {number + 1} of {rounds}, in the opposite order"):
+            with terminal.waiting(f"round {number + 1} of {rounds}, in another order"):
                 for request in requests:
                     comparison.answer(request, max_new_tokens)
     if as_json:
@@ -127,7 +206,7 @@ def chat_requests(model: Any, tokenizer: Any) -> list[TimedRequest]:
     def request(title: str, message: str, grammar: Any = None) -> TimedRequest:
         messages, asked = [{"role": "user", "content": message}], {"add_generation_prompt": True}
         prompt = tokenizer.apply_chat_template(messages, return_dict=True, **asked)
-        return TimedRequest(title, message, target_of(model).prompt(prompt["input_ids"]), grammar)
+        return TimedRequest(title, message, prompt["input_ids"], grammar)
 
     requests = [request(*each) for each in _REQUESTS]
     if find_spec("llguidance") is None:
@@ -145,7 +224,7 @@ def _code_requests(model: Any, tokenizer: Any, number: int) -> list[TimedRequest
         TimedRequest(
             prompt.name,
             "\n".join(prompt.text.splitlines()[-3:]),
-            target_of(model).prompt(tokenizer.encode(prompt.text)),
+            tokenizer.encode(prompt.text),
         )
         for prompt in prompts(number)
     ]

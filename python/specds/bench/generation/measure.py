@@ -1,13 +1,13 @@
-"""Ways to generate, measured call by call in turn, so that a drift of the machine affects all."""
+"""Ways to generate, measured call by call in turns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from time import perf_counter
 from typing import Any
 
 from specds.bench.generation.target import Batch, BenchTarget, CallResult, Way
+from specds.bench.turns import in_turns
 from specds.generation.stats import GenerationStats
 
 
@@ -143,16 +143,17 @@ def _run(
 ) -> list[Run]:
     """Do every call once with the way of each cell, in turn."""
     starts = [cell.way.start for cell in cells]
-    calls = [start() if plan.warm_memory else None for start in starts]
-    runs, target = [Run() for _ in cells], plan.target
+    warm = [start() if plan.warm_memory else None for start in starts]
+    runs = [Run() for _ in cells]
     for place, batch in enumerate(plan.batches[cells[0].batch] if cells else ()):
         progress()
-        for start, call, run in zip(starts, calls, runs, strict=True):
-            target.seed(plan.seed + place)
-            target.synchronize()
-            started = perf_counter()
-            result = (call or start())(batch, settings)
-            target.synchronize()
-            run.seconds.append(perf_counter() - started)
-            run.results.append(result)
+
+        def call(number: int, place: int = place, batch: Batch = batch) -> CallResult:
+            plan.target.seed(plan.seed + place)
+            return (warm[number] or starts[number]())(batch, settings)
+
+        calls = {number: partial(call, number) for number in range(len(cells))}
+        for number, timed in in_turns(calls, place, plan.target.synchronize).items():
+            runs[number].seconds.append(timed.seconds)
+            runs[number].results.append(timed.result)
     return runs

@@ -165,6 +165,26 @@ def baseline_way(name: str, target: BenchTarget) -> Way:
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
 
 
+def llama_cpp_way(path: str, num_threads: int, eos_ids: Sequence[int]) -> Way:
+    """Return llama.cpp on the same file and threads, by llama-cpp-python, without drafts."""
+    threads = {"n_threads": num_threads, "n_threads_batch": num_threads}
+    llama = imported("llama_cpp").Llama(path, n_ctx=2048, verbose=False, **threads)
+
+    def call(batch: Batch, settings: dict[str, Any]) -> CallResult:
+        text: list[int] = []
+        for token in llama.generate([*batch[0]], temp=0.0, top_k=1, repeat_penalty=1.0):
+            text.append(token)
+            if len(text) == settings["max_new_tokens"] or token in eos_ids:
+                break
+        return CallResult([text])
+
+    def start() -> Callable[[Batch, dict[str, Any]], CallResult]:
+        llama.reset()
+        return call
+
+    return Way("llama.cpp", start, is_plain=True)
+
+
 def drafter_way(
     name: str,
     target: BenchTarget,
