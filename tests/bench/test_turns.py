@@ -1,9 +1,11 @@
 """Calls in turns: their order, their results and their times."""
 
+import re
 from functools import partial
 
 import pytest
 
+from pages import ROOT
 from specds.bench import turns
 
 
@@ -53,3 +55,9 @@ def test_medians_are_without_the_first_turn(calls):
     seconds[:] = [100, 4, 9, 5]
     assert turns.medians(calls, 3, clock="cpu_seconds") == {"d": 2.5}
     assert not order
+
+
+def test_no_benchmark_replaces_a_clock_of_the_package():
+    files = [*(ROOT / "benches").rglob("*.py"), *(ROOT / "python").rglob("*.py")]
+    assert len(files) > 100
+    assert [of for of in files if re.search(r"^ *time\.\w+ = ", of.read_text(), re.M)] == []
