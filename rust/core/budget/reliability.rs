@@ -4,21 +4,26 @@ use crate::draft::token_tree::TokenTree;
 
 /// The initial reliability. Cheap nodes are verified anyway, and where nodes are expensive, even
 /// unverified first nodes yield evidence.
-const FIRST: f64 = 0.7;
-/// The variances of the bias of a drafter and of a row before any outcome.
-const OF_DRAFTER: f64 = 1.0;
-const OF_ROW: f64 = 0.5;
+const INITIAL_RELIABILITY: f64 = 0.7;
+/// The variance of the bias of a drafter before any outcome.
+const DRAFTER_VARIANCE: f64 = 1.0;
+/// The variance of the bias of a row before any outcome.
+const ROW_VARIANCE: f64 = 0.5;
 /// The fraction of what is known of a bias that is still known after a step.
-const KEPT: f64 = 0.99;
+const RETENTION: f64 = 0.99;
 /// The upper bound of the factor of a probability.
-const MOST: f64 = 2.0;
-/// The number of rejections, and of outcomes, of sure nodes that is assumed before the first outcome.
-const FIRST_SURE: (f64, f64) = (2.0, 8.0);
+const MAX_FACTOR: f64 = 2.0;
+/// The rejections of sure nodes that are assumed before the first outcome.
+const INITIAL_SURE_REJECTIONS: f64 = 2.0;
+/// The outcomes of sure nodes that are assumed before the first outcome.
+const INITIAL_SURE_OUTCOMES: f64 = 8.0;
 
 /// A bias of log odds.
 #[derive(Debug, Clone, Copy)]
 struct Bias {
+    /// Its expected value, in natural logarithms of odds.
     mean: f64,
+    /// The variance of this value.
     variance: f64,
 }
 
@@ -33,9 +38,12 @@ struct Bias {
 /// the sure ones among them count as accepted (the predictive probability of Pólya's urn).
 #[derive(Debug, Clone)]
 pub(crate) struct Reliability {
+    /// The bias that all rows share.
     bias: Bias,
-    /// The number of rejections, and of outcomes, of the surest nodes; older outcomes count less.
-    sure: (f64, f64),
+    /// The number of rejections of the surest nodes; older ones count less.
+    sure_rejections: f64,
+    /// The number of outcomes of the surest nodes; older ones count less.
+    sure_outcomes: f64,
 }
 
 /// The reliability of one row relative to that over all rows.
@@ -50,19 +58,23 @@ impl Bias {
 
 impl Default for Reliability {
     fn default() -> Self {
-        Self::from(FIRST)
+        Self::from(INITIAL_RELIABILITY)
     }
 }
 
 impl From<f64> for Reliability {
     fn from(first: f64) -> Self {
-        Self { bias: Bias { mean: first.ln(), variance: OF_DRAFTER }, sure: FIRST_SURE }
+        Self {
+            bias: Bias { mean: first.ln(), variance: DRAFTER_VARIANCE },
+            sure_rejections: INITIAL_SURE_REJECTIONS,
+            sure_outcomes: INITIAL_SURE_OUTCOMES,
+        }
     }
 }
 
 impl Default for RowReliability {
     fn default() -> Self {
-        Self(Bias { mean: 0.0, variance: OF_ROW })
+        Self(Bias { mean: 0.0, variance: ROW_VARIANCE })
     }
 }
 
@@ -72,26 +84,27 @@ impl Reliability {
     }
 
     /// Returns the largest factor that a probability of these rows may need, at least 1.
-    pub(crate) fn most(&self, rows: impl Iterator<Item = RowReliability>) -> f64 {
-        rows.map(|row| self.odds(row)).fold(1.0, f64::max).min(MOST)
+    pub(crate) fn max_factor(&self, rows: impl Iterator<Item = RowReliability>) -> f64 {
+        rows.map(|row| self.odds(row)).fold(1.0, f64::max).min(MAX_FACTOR)
     }
 
     /// Returns the expected tokens of each node.
     pub(crate) fn gains(&self, row: RowReliability, tree: &TokenTree) -> Vec<f64> {
         let odds = self.odds(row);
-        let (promises, sums) = promises(tree);
-        let mut gains = Vec::with_capacity(promises.len());
-        let mut nums_sure = Vec::with_capacity(promises.len());
-        for (&parent, &promise) in tree.parents().iter().zip(&promises) {
+        let (path_probs, sums) = path_probs(tree);
+        let mut gains = Vec::with_capacity(path_probs.len());
+        let mut all_num_sure = Vec::with_capacity(path_probs.len());
+        for (&parent, &path_prob) in tree.parents().iter().zip(&path_probs) {
             let parent = usize::try_from(parent).ok();
-            let (before, gain) = parent.map_or((1.0, 1.0), |at| (promises[at], gains[at]));
-            let any = share(sums[parent.map_or(0, |at| at + 1)], before);
-            let num_sure = parent.map_or(0.0, |at| nums_sure[at]);
-            let most = self.most_prob(num_sure);
-            nums_sure.push(num_sure + f64::from(u8::from(any > most)));
-            let expected = scaled(any.min(most), odds);
-            let one = share(promise, before) * expected / any.max(f64::MIN_POSITIVE);
-            gains.push((gain * one).min(scaled(promise, odds.max(1.0))));
+            let (parent_prob, gain) = parent.map_or((1.0, 1.0), |at| (path_probs[at], gains[at]));
+            let child_mass = conditional(sums[parent.map_or(0, |at| at + 1)], parent_prob);
+            let num_sure = parent.map_or(0.0, |at| all_num_sure[at]);
+            let max = self.max_prob(num_sure);
+            all_num_sure.push(num_sure + f64::from(u8::from(child_mass > max)));
+            let expected = with_odds(child_mass.min(max), odds);
+            let child_prob =
+                conditional(path_prob, parent_prob) * expected / child_mass.max(f64::MIN_POSITIVE);
+            gains.push((gain * child_prob).min(with_odds(path_prob, odds.max(1.0))));
         }
         gains
     }
@@ -103,42 +116,43 @@ impl Reliability {
     ) {
         let mut outcomes = outcomes.filter(|outcome| !outcome.1.is_empty()).peekable();
         if outcomes.peek().is_some() {
-            self.bias.forget(OF_DRAFTER);
-            let (rejected, all) = self.sure;
-            self.sure = (kept(rejected, FIRST_SURE.0), kept(all, FIRST_SURE.1));
+            self.bias.forget(DRAFTER_VARIANCE);
+            self.sure_rejections = kept(self.sure_rejections, INITIAL_SURE_REJECTIONS);
+            self.sure_outcomes = kept(self.sure_outcomes, INITIAL_SURE_OUTCOMES);
         }
         for (row, tree, num_verified, emitted) in outcomes {
-            row.0.forget(OF_ROW);
-            let (promises, sums) = promises(&tree);
+            row.0.forget(ROW_VARIANCE);
+            let (path_probs, sums) = path_probs(&tree);
             // The children of each accepted node, verified or not, until one is rejected or was not verified.
-            let (mut before, mut sum) = (1.0, sums[0]);
+            let (mut parent_prob, mut sum) = (1.0, sums[0]);
             let mut path = tree.follow(emitted).into_iter();
             for _ in emitted {
                 if sum == 0.0 {
                     break;
                 }
                 let node = path.next();
-                self.note(row, share(sum, before), node.is_some());
+                self.observe(row, conditional(sum, parent_prob), node.is_some());
                 let Some(node) = node.filter(|&node| node < num_verified) else { break };
-                (before, sum) = (promises[node], sums[node + 1]);
+                (parent_prob, sum) = (path_probs[node], sums[node + 1]);
             }
         }
     }
 
     /// Returns the upper bound of a probability, after this number of sure nodes that were accepted.
-    fn most_prob(&self, num_sure: f64) -> f64 {
-        1.0 - self.sure.0 / (self.sure.1 + num_sure)
+    fn max_prob(&self, num_sure: f64) -> f64 {
+        1.0 - self.sure_rejections / (self.sure_outcomes + num_sure)
     }
 
-    /// Takes whether any child of an accepted node was accepted.
-    fn note(&mut self, row: &mut RowReliability, promise: f64, came: bool) {
-        let came = f64::from(u8::from(came));
-        let most = self.most_prob(0.0);
-        let expected = scaled(promise.min(most), self.odds(*row));
-        if promise > most {
-            self.sure = (self.sure.0 + 1.0 - came, self.sure.1 + 1.0);
+    /// Learns whether any child of an accepted node was accepted.
+    fn observe(&mut self, row: &mut RowReliability, child_mass: f64, was_accepted: bool) {
+        let was_accepted = f64::from(u8::from(was_accepted));
+        let max = self.max_prob(0.0);
+        let expected = with_odds(child_mass.min(max), self.odds(*row));
+        if child_mass > max {
+            self.sure_rejections += 1.0 - was_accepted;
+            self.sure_outcomes += 1.0;
         }
-        let error = came - expected;
+        let error = was_accepted - expected;
         let weight = expected * (1.0 - expected);
         let total = 1.0 + weight * (self.bias.variance + row.0.variance);
         for bias in [&mut self.bias, &mut row.0] {
@@ -148,29 +162,30 @@ impl Reliability {
     }
 }
 
-/// Returns what a step keeps of an estimate; the rest returns to its first value.
+/// Moves an estimate towards its initial value, as each step does.
 fn kept(estimate: f64, first: f64) -> f64 {
-    KEPT * estimate + (1.0 - KEPT) * first
+    RETENTION * estimate + (1.0 - RETENTION) * first
 }
 
-fn share(promise: f64, before: f64) -> f64 {
-    if promise < before { promise / before } else { 1.0 }
+/// The probability of a node, or of the children of one, once its parent is accepted.
+fn conditional(path_prob: f64, parent_prob: f64) -> f64 {
+    if path_prob < parent_prob { path_prob / parent_prob } else { 1.0 }
 }
 
 /// Returns a probability whose odds are multiplied.
-fn scaled(prob: f64, odds: f64) -> f64 {
+fn with_odds(prob: f64, odds: f64) -> f64 {
     odds * prob / (odds * prob + 1.0 - prob)
 }
 
 /// Returns the probabilities of a tree, or 1 for each node if the drafter gives none, and their sum over the children of
 /// the context and of each node.
-fn promises(tree: &TokenTree) -> (Vec<f64>, Vec<f64>) {
+fn path_probs(tree: &TokenTree) -> (Vec<f64>, Vec<f64>) {
     let has_none = tree.probs().iter().all(|&prob| prob == 0.0);
-    let promise = |&prob: &f32| if has_none { 1.0 } else { f64::from(prob) };
-    let promises: Vec<_> = tree.probs().iter().map(promise).collect();
-    let mut sums = vec![0.0; promises.len() + 1];
-    for (&parent, promise) in tree.parents().iter().zip(&promises) {
-        sums[usize::try_from(parent + 1).unwrap_or(0)] += promise;
+    let path_prob = |&prob: &f32| if has_none { 1.0 } else { f64::from(prob) };
+    let path_probs: Vec<_> = tree.probs().iter().map(path_prob).collect();
+    let mut sums = vec![0.0; path_probs.len() + 1];
+    for (&parent, path_prob) in tree.parents().iter().zip(&path_probs) {
+        sums[usize::try_from(parent + 1).unwrap_or(0)] += path_prob;
     }
-    (promises, sums)
+    (path_probs, sums)
 }

@@ -22,13 +22,16 @@ const MAX_BACKOFF: f64 = 31.0;
 /// The source of the cost of a step.
 #[derive(Debug)]
 pub enum Costs<'a> {
+    /// The operator's curve.
     Known(&'a StepCost),
+    /// Estimates from the steps so far.
     Measured(&'a mut StepTimes),
 }
 
 /// The state of one row.
 #[derive(Debug, Clone, Default)]
 pub struct RowBudget {
+    /// How far the probabilities of its drafts can be trusted.
     reliability: RowReliability,
     /// The moving average of the net gain of a draft, in tokens.
     avg_net_gain: f64,
@@ -40,8 +43,9 @@ pub struct RowBudget {
     draft: TokenTree,
     /// The number of its verified nodes.
     num_verified: usize,
-    /// The expected tokens of the last steps, and their cost; older ones count less.
+    /// The expected tokens of the last steps; older ones count less.
     tokens: f64,
+    /// The cost of the last steps; older ones count less.
     cost: f64,
 }
 
@@ -78,6 +82,7 @@ impl RowBudget {
 /// Statistics of a drafter over all rows.
 #[derive(Debug, Clone, Default)]
 pub struct DraftStats {
+    /// How far the probabilities of the drafter can be trusted.
     reliability: Reliability,
     /// The moving average of the draft time of a row, in seconds.
     draft_s: Option<f64>,
@@ -96,7 +101,8 @@ impl DraftStats {
         cost: &StepCost,
         start: usize,
     ) -> f64 {
-        (cost.least_gain(start) / self.reliability.most(rows.map(|row| row.reliability))).min(1.0)
+        (cost.least_gain(start) / self.reliability.max_factor(rows.map(|row| row.reliability)))
+            .min(1.0)
     }
 
     /// Returns the number of verified nodes of each draft.

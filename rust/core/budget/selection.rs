@@ -18,7 +18,7 @@ pub enum Passes {
 /// The nodes of drafts in the order in which they are added to a step.
 #[derive(Debug)]
 pub(crate) struct Selection {
-    /// Returns the tokens that a step without drafts processes.
+    /// The tokens that a step without drafts processes.
     start: f64,
     /// The gain of each further node. In padded passes, a node of every row, on average.
     gains: Vec<f64>,
@@ -79,18 +79,18 @@ impl Selection {
     /// Returns the value of each number of nodes, from 0 on: the tokens beyond those that the time of the step is
     /// worth at `rate` tokens per unit of time.
     pub(crate) fn values(&self, rate: f64, cost: &dyn Fn(f64) -> f64) -> Vec<f64> {
-        let (mut tokens, mut places) = (self.start, self.start());
+        let (mut tokens, mut processed) = (self.start, self.start());
         let again = self.waiting.map_or(0.0, |_| (cost(9.0) - cost(1.0)) / 8.0);
         let (mut reached, mut accepted) = (1.0_f64, 0.0);
-        let mut values = vec![tokens - rate * cost(places)];
+        let mut values = vec![tokens - rate * cost(processed)];
         for (index, gain) in self.gains.iter().enumerate() {
             tokens += gain;
-            places += 1.0;
+            processed += 1.0;
             reached = reached.min(*gain);
             accepted += reached;
             // Tokens to feed again: those before the draft, and what is accepted of it.
             let rejected = (1.0 - reached) * self.start() + accepted - to_f64(index + 1) * reached;
-            values.push(tokens - rate * (cost(places) + again * rejected));
+            values.push(tokens - rate * (cost(processed) + again * rejected));
         }
         values
     }

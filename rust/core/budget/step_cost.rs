@@ -10,6 +10,7 @@ const MAX_SIZE: usize = 1 << 16;
 /// extrapolated beyond the last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCost {
+    /// Numbers of tokens, which rise, and the seconds of a step of each.
     points: Vec<(f64, f64)>,
 }
 
@@ -66,6 +67,7 @@ impl StepCost {
         &self.points
     }
 
+    /// Returns the seconds of a step of this number of tokens.
     pub fn seconds(&self, num_tokens: f64) -> f64 {
         let end = self.points.partition_point(|point| point.0 <= num_tokens);
         let end = end.min(self.points.len() - 1);
