@@ -1,7 +1,9 @@
 """Every family of causal language models in transformers, in tiny sizes: served or rejected.
 
-A family has one configuration with the same small sizes wherever it has such a field. Families that
-`check_model` accepts get requests of `fuzz_generate`, whose results must be the same.
+A family has one configuration with the same small sizes wherever it has such a field; the order of
+its layers and its numbers of experts are those of a released model, where the table of shapes has
+one. Families that `check_model` accepts get requests of `fuzz_generate`, whose results must be the
+same.
 """
 
 import os
@@ -20,6 +22,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from fuzz_generate import drawn, outcome
+from model_shapes import SHAPES, layer_kinds
 from models import SHAPE, VOCAB_SIZE, build
 from specds.transformers.verify.support import check_model, recurrent_backend
 
@@ -51,19 +54,24 @@ _SIZES = {
 }
 _GENERIC = SHAPE | {name: size for size, names in _SIZES.items() for name in names.split()}
 _GENERIC |= {"is_decoder": True, "attn_temperature_tuning": False}
-# Layers of each kind that real models have.
-_CONVOLUTIONS = {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}
+_SHAPES = {
+    "exaone4": "EXAONE-4.0-32B", "gemma2": "Gemma-2-2B", "gemma3_text": "Gemma-3-1B",
+    "gpt_oss": "gpt-oss-20b", "granitemoehybrid": "Granite-4.0-H-tiny", "lfm2": "LFM2-350M",
+    "lfm2_moe": "LFM2-8B-A1B", "mistral": "Mistral-7B-v0.1", "mixtral": "Mixtral-8x7B",
+    "phi3": "Phi-3-mini", "qwen3_5_moe_text": "Qwen3.5-35B-A3B", "qwen3_5_text": "Qwen3.5-4B",
+    "qwen3_moe": "Qwen3-30B-A3B", "qwen3_next": "Qwen3-Next-80B-A3B", "smollm3": "SmolLM3-3B",
+}  # fmt: skip
+"""Released models of the table of shapes, by the family."""
+_KINDS = {"mamba": "linear_attention"}
+_INDEX = ("index_topk", "index_n_heads", "index_head_dim")
+_INDEXED = ("deepseek_v32", "glm_moe_dsa")
+"""Families whose sparse attention selects as many keys as that of the released models."""
+# Layers of each kind that real models have, where the table has none of them.
 _OWN: dict[str, dict[str, Any]] = {
     "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [1, 3]},
     "falcon_h1": {"mamba_d_ssm": 64},
     "gpt_neo": {"attention_types": [[["global"], 2]]},
-    "granitemoehybrid": {
-        "num_hidden_layers": 4,
-        "layer_types": ["linear_attention", "full_attention"] * 2,
-    },
     "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2": _CONVOLUTIONS,
-    "lfm2_moe": _CONVOLUTIONS | {"num_dense_layers": 1, "num_experts": 4},
     "minimax": {
         "num_hidden_layers": 8,
         "layer_types": ["linear_attention"] * 7 + ["full_attention"],
@@ -109,9 +117,32 @@ def _settings(config_class: Any) -> dict[str, Any]:
     return found
 
 
+def _released(name: str) -> dict[str, Any]:
+    """Return the order of the layers of a released model, cut behind the last new kind, and experts."""
+    if name in _INDEXED:
+        usual = CONFIG_MAPPING[name]()
+        sizes = {field: getattr(usual, field) for field in _INDEX}
+        return sizes | {"max_position_embeddings": 2 * usual.index_topk}
+    if name not in _SHAPES:
+        return {}
+    shape = SHAPES[_SHAPES[name]]
+    kinds = [_KINDS.get(kind, kind) for kind in layer_kinds(shape)]
+    experts = shape.get("experts", {})
+    least = max(max(map(kinds.index, kinds)), experts.get("leading_dense", 0)) + 1
+    num_layers = max(least, shape.get("without_rope", 2))
+    found = {"num_hidden_layers": num_layers, "layer_types": kinds[:num_layers]}
+    if experts:
+        numbers = dict.fromkeys(("num_experts", "num_local_experts"), experts["number"])
+        found |= numbers | {"num_experts_per_tok": experts["used"]}
+        found["num_dense_layers"] = experts.get("leading_dense", 0)
+    if "without_rope" in shape:
+        found["no_rope_layer_interval"] = shape["without_rope"]
+    return {field: value for field, value in found.items() if field in _fields(CONFIG_MAPPING[name])}
+
+
 def _accepted(name: str) -> dict[str, Any]:
     """Return the settings of a family, without fields that its configuration rejects."""
-    settings = _settings(CONFIG_MAPPING[name]) | _OWN.get(name, {})
+    settings = _settings(CONFIG_MAPPING[name]) | _released(name) | _OWN.get(name, {})
     while True:
         try:
             CONFIG_MAPPING[name](**settings)
@@ -173,6 +204,8 @@ def verdict(name: str) -> tuple[str, str, int, list[str]]:
         for number in range(NUM_REQUESTS):
             rng = random.Random(f"{name} {number}")
             request = drawn(rng) | {"make": make, "verification": way, "stream_interval": None}
+            if name in _INDEXED:
+                request |= {"lengths": [model.config.index_topk + 9], "padding": 0}
             undrawn = _UNDRAWN.get(name, "")
             if undrawn == "padding":
                 request |= {"padding": 0, "lengths": request["lengths"][:1]}
