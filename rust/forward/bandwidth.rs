@@ -9,8 +9,9 @@ use crate::error::Result;
 use crate::gguf::bytes::zeros;
 use crate::parallel;
 
-/// More than caches hold.
+/// The bytes that are read: more than caches hold.
 const BYTES: usize = 1 << 28;
+/// The time that is measured.
 const MEASURED: Duration = Duration::from_millis(150);
 
 /// Measures the bytes a second that threads read together, in a fraction of a second.

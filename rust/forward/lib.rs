@@ -15,6 +15,7 @@
 //! [`Gguf`](gguf::Gguf) is a file, [`Model`](model::Model) its weights,
 //! [`Cache`](model::Cache) the keys and values of some sequences.
 
+#![warn(missing_docs)]
 #![allow(clippy::inline_always)] // the instructions of a kernel apply to what is inlined into it only
 
 mod bandwidth;

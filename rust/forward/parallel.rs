@@ -32,7 +32,7 @@ pub(crate) fn each<T: Send>(tasks: Vec<T>, work: impl Fn(T) + Sync) {
 
 /// Does some work while other threads wait for its tasks awake: to wake one takes longer than a small task.
 ///
-/// Of several callers, they wait for the first one.
+/// Only the first concurrent caller gets spinning threads.
 pub(crate) fn awake<R: Send>(num_threads: usize, work: impl FnOnce() -> R + Send) -> R {
     static WAITING: Mutex<()> = Mutex::new(());
     let Some(pool) = (num_threads > 1).then(pool).flatten() else {
@@ -41,7 +41,7 @@ pub(crate) fn awake<R: Send>(num_threads: usize, work: impl FnOnce() -> R + Send
     pool.scope(|scope| {
         // A panic leaves nothing behind a lock of nothing.
         let waiting = match WAITING.try_lock() {
-            Err(TryLockError::Poisoned(of)) => Ok(of.into_inner()),
+            Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
             other => other,
         };
         let here = Arc::new(());

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{
-    self, Cache, CacheType, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PackedCache,
+    self, CacheType, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PackedCache,
     PassOptions, Watch,
 };
 use specds_forward::{Activations, Error, Instructions};
@@ -39,9 +39,8 @@ impl GgufFile {
         Ok(Self(Arc::new(py.detach(|| Gguf::open(path))?)))
     }
 
-    /// Returns what a file of these fields and tensors would be, for arrays of float32 and of the upper halves
-    /// (uint16) of such, `(rows, columns)` or `(columns,)`. They stay where they are: later changes are seen.
-    /// Raises ValueError where one is not contiguous. `name` stands for the path in errors.
+    /// Creates an in-memory GGUF file from metadata and arrays of float32 or bfloat16 (as uint16), `(rows, columns)`
+    /// or `(columns,)`. Arrays stay where they are: later changes are seen. Raises ValueError where one is not contiguous. `name` stands for the path in errors.
     #[staticmethod]
     fn of_arrays(
         name: &str,
@@ -199,7 +198,7 @@ impl ForwardModel {
         dict.set_item("hidden_size", config.hidden_size)?;
         if let Some(layer) = config.layers.first() {
             let size = match &layer.feed_forward {
-                FeedForward::Dense(dense) => dense.size,
+                FeedForward::Dense(dense) | FeedForward::DenseAndExperts(dense, _) => dense.size,
                 FeedForward::Experts(experts) => experts.expert.size,
             };
             dict.set_item("intermediate_size", size)?;
@@ -225,7 +224,7 @@ impl ForwardModel {
     /// The instructions that passes use: `avx512`, `avx2` or `portable`.
     #[getter]
     fn instructions(&self) -> &'static str {
-        self.0.with.name()
+        self.0.isa.name()
     }
 
     /// The bytes of the packed weights.
@@ -275,7 +274,7 @@ impl ForwardModel {
     /// The bytes of the keys, values and recurrent states of a row of this many tokens; the latter alone for 0.
     #[pyo3(signature = (num_tokens, cache_type = "float32"))]
     fn cache_bytes(&self, num_tokens: usize, cache_type: &str) -> Result<usize> {
-        Ok(Cache::new(&self.0, 0, cache_type_named(cache_type)?).row_bytes(num_tokens))
+        Ok(self.0.new_cache(0, cache_type_named(cache_type)?).row_bytes(num_tokens))
     }
 
     /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.
@@ -528,7 +527,7 @@ impl ForwardCache {
             let reason = format!("must be at most {MAX_ROWS}");
             return Err(Error::invalid("num_rows", reason).into());
         }
-        let cache = Mutex::new(Cache::new(&model.0, num_rows, cache_type_named(cache_type)?));
+        let cache = Mutex::new(model.0.new_cache(num_rows, cache_type_named(cache_type)?));
         Ok(Self { cache, process: Mutex::new(0) })
     }
 

@@ -53,6 +53,13 @@ _INPUTS = {
     "altup.router_norm": "altup_router_norm", "laurel.linear_left": "laurel_l",
     "laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm",
 }  # fmt: skip
+_EXPERTS = {
+    **_INPUTS, "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2", "router.proj": "ffn_gate_inp",
+    "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps", "experts.down_proj": "ffn_down_exps",
+}  # fmt: skip
 _STACKED = {
     "model.altup_projections": "altup_proj.weight",
     "model.altup_unembed_projections": "altup_unembd_proj.weight",
@@ -70,6 +77,8 @@ _FIELDS = {
     "attention.sliding_window": "sliding_window", "altup.num_inputs": "altup_num_inputs",
     "attention.shared_kv_layers": "num_kv_shared_layers",
     "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "expert_count": "num_experts", "expert_used_count": "top_k_experts",
+    "expert_feed_forward_length": "moe_intermediate_size",
 }  # fmt: skip
 # Scalings of rotations by their names in GGUF.
 _SCALING = {
@@ -218,6 +227,15 @@ FAMILIES = {
         },
         _INPUTS,
     ),
+    "gemma4, experts": GgufFamily(
+        "gemma4", "Gemma4TextConfig",
+        {
+            **_GELU, **_mixed(6, 6), **_GEMMA4, "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": VOCAB_SIZE, "enable_moe_block": True, "num_experts": 6,
+            "top_k_experts": 2, "moe_intermediate_size": 32,
+        },
+        _EXPERTS,
+    ),
 }  # fmt: skip
 """Families by name."""
 
@@ -232,7 +250,8 @@ def tiny(name):
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(3)
             for name, weight in [*model.named_parameters(), *model.named_buffers()]:
-                if weight.dim() == 1 and name.endswith(("norm.weight", "output_scale", "_scalar")):
+                is_factor = name.endswith(("_scale", ".scale", "_scalar")) or "norm" in name
+                if weight.dim() == 1 and is_factor:
                     weight.normal_(1.0, 0.1)
     return model
 
@@ -267,7 +286,8 @@ def write_family(path, name, model, more=(), missing=()):
         if is_gemma and ours.endswith("norm"):
             weight = weight + 1
         weight = np.ascontiguousarray(weight, np.float32)
-        tensors[f"{prefix}{ours}.{kind}"] = "F32", weight.shape[::-1], weight.tobytes()
+        ours = ours if ours.endswith(".scale") else f"{ours}.{kind}"
+        tensors[f"{prefix}{ours}"] = "F32", weight.shape[::-1], weight.tobytes()
     for ours, weights in stacked.items():
         weights = np.stack(weights)
         tensors[ours] = "F32", weights.shape[::-1], weights.tobytes()

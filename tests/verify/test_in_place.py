@@ -170,7 +170,7 @@ def test_changed_part_is_verified_by_packed_for_a_reason(change, part):
 
 OTHERS = {
     "heads of 8": (SHAPE, "multiple of 16"),
-    "hidden 72": ({**WIDE, "hidden_size": 72}, "in part of 32 columns"),
+    "hidden 72": ({**WIDE, "hidden_size": 72}, "not a multiple of 32"),
     "a bias": ({**WIDE, "mlp_bias": True}, "ffn_down.bias"),
     "gelu": ({**WIDE, "hidden_act": "gelu"}, "act_fn is not"),
     "yarn": (

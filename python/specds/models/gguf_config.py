@@ -124,6 +124,8 @@ def _layers_of_gemma(file: GgufFile, architecture: str, shapes: dict[str, Any]) 
         settings["num_global_key_value_heads"] = heads[last]
     settings["hidden_size_per_layer_input"] = of("embedding_length_per_layer_input", 0)
     settings["use_double_wide_mlp"] = isinstance(sizes, list) and sizes[-1] > sizes[0]
+    if num_used := of("expert_used_count"):
+        settings |= {"enable_moe_block": True, "top_k_experts": num_used}
     return settings
 
 

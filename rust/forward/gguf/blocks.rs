@@ -6,6 +6,7 @@ use crate::simd::vector::f16;
 
 /// A type of weights. A block is some weights of a row, with one scale or some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the names of GGUF
 pub enum BlockType {
     F32,
     F16,
@@ -56,6 +57,7 @@ const REFUSED: &str = "16 IQ2_XXS,17 IQ2_XS,18 IQ3_XXS,19 IQ1_S,21 IQ3_S,22 IQ2_
     28 F64,29 IQ1_M,34 TQ1_0,35 TQ2_0,40 NVFP4";
 
 impl BlockType {
+    /// Returns the type of this number in GGUF, `None` for one that is not computed here.
     pub fn from_number(number: u32) -> Option<Self> {
         TYPES.iter().find(|row| row.1 == number).map(|row| row.0)
     }
@@ -130,9 +132,9 @@ impl BlockType {
             Some(values) => numbers.map(|number| f32::from(values[usize::from(number & 15)])),
             None => numbers.map(f32::from),
         };
-        let mut write = |of: fn(f32, f32, f32) -> f32, scale: f32, other: f32| {
+        let mut write = |formula: fn(f32, f32, f32) -> f32, scale: f32, other: f32| {
             for (weight, number) in weights.iter_mut().zip(numbers) {
-                *weight = of(number, scale, other);
+                *weight = formula(number, scale, other);
             }
         };
         match self {
@@ -145,7 +147,7 @@ impl BlockType {
             }
             Self::Q4K | Self::Q5K => {
                 let all = q4k_scales(block).map(u32::to_le_bytes);
-                let [scale, minimum] = [0, 2].map(|of| f32::from(all[of + part / 4][part % 4]));
+                let [scale, minimum] = [0, 2].map(|word| f32::from(all[word + part / 4][part % 4]));
                 let (scale, minimum) = (half(0) * scale, half(2) * minimum);
                 write(|number, scale, minimum| scale * number - minimum, scale, minimum);
             }
@@ -274,7 +276,7 @@ fn with_fifth_bits(mut numbers: [u8; 32], block: &[u8], start: usize) -> [u8; 32
 pub(crate) fn q4k_scales(block: &[u8]) -> [u32; 4] {
     let packed: [u8; 12] = bytes(block, 4);
     let [scales, minimums, rest] = [0, 4, 8].map(|start| u32::from_le_bytes(bytes(&packed, start)));
-    let upper = |of: u32| of >> 2 & 0x3030_3030;
+    let upper = |word: u32| word >> 2 & 0x3030_3030;
     [
         scales & 0x3f3f_3f3f,
         rest & 0x0f0f_0f0f | upper(scales),

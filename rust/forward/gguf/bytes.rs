@@ -15,11 +15,14 @@ const LARGE_PAGE: usize = 1 << 21;
 /// A part of a file or of an array, which its copies share.
 #[derive(Clone)]
 pub struct Bytes {
+    /// The file or array, which copies share.
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    /// The indices of the bytes in it.
     range: Range<usize>,
 }
 
 impl Bytes {
+    /// Returns all bytes of an owner.
     pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let range = 0..owner.as_ref().len();
         Self { owner: Arc::new(owner), range }
@@ -57,8 +60,8 @@ impl fmt::Debug for Bytes {
 }
 
 /// Maps zeros, of which only those that are written take memory: pages of 2 MiB where the system has them.
-pub(crate) fn zeros(number: usize, of: &'static str) -> Result<MmapMut> {
-    let map = MmapMut::map_anon(number.max(1)).map_err(|_| Error::OutOfMemory(of))?;
+pub(crate) fn zeros(number: usize, purpose: &'static str) -> Result<MmapMut> {
+    let map = MmapMut::map_anon(number.max(1)).map_err(|_| Error::OutOfMemory(purpose))?;
     #[cfg(target_os = "linux")]
     if number > LARGE_PAGE {
         let _ = map.advise(memmap2::Advice::HugePage); // Some systems have none.

@@ -19,9 +19,13 @@ use crate::error::{Error, Result};
 /// A matrix or vector; `rows` is the number of its outputs.
 #[derive(Debug, Clone)]
 pub struct Tensor {
+    /// The type of its blocks.
     pub kind: BlockType,
+    /// The number of outputs of a matrix, and 1 for a vector.
     pub rows: usize,
+    /// The number of inputs of a matrix, and the size of a vector.
     pub columns: usize,
+    /// The blocks, row after row.
     pub bytes: Bytes,
 }
 
@@ -58,21 +62,26 @@ impl Tensor {
 /// An open file, or all parts of a split one.
 #[derive(Debug)]
 pub struct Gguf {
+    /// The path that was opened.
     path: PathBuf,
+    /// The files, in the order of their parts; none for arrays.
     parts: Vec<MappedFile>,
+    /// The fields, by their names.
     pub metadata: BTreeMap<String, Value>,
-    /// Each tensor, and the number of its part.
+    /// The tensors of files by their names, each with the index of its part.
     tensors: BTreeMap<String, (usize, Entry)>,
+    /// The tensors that are no part of a file, by their names.
     arrays: BTreeMap<String, Tensor>,
 }
 
 /// Path, size, time and checksum, by which a file is known again.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
+    /// The canonical path of the first part.
     pub(crate) path: PathBuf,
     /// The bytes of all parts.
     pub(crate) num_bytes: u64,
-    /// The latest of all parts.
+    /// The latest time at which a part was modified.
     pub(crate) modified: SystemTime,
     /// A checksum of the sizes of all parts, their times, metadata and tables of tensors.
     pub(crate) checksum: u64,
@@ -81,11 +90,13 @@ pub(crate) struct SourceFile {
 /// A file of tensors.
 #[derive(Debug)]
 struct MappedFile {
+    /// The path of the file.
     path: PathBuf,
     /// The time of modification when it was opened.
     modified: Option<SystemTime>,
+    /// The bytes of the file.
     map: Arc<Mmap>,
-    /// The start of the tensors.
+    /// The index of the first byte of the tensors.
     data: usize,
 }
 
@@ -160,7 +171,7 @@ impl Gguf {
         Ok(Self { path, parts, metadata, tensors, arrays: BTreeMap::new() })
     }
 
-    /// Returns what a file with these fields and tensors would be; `name` is its path in errors.
+    /// Creates an in-memory file from metadata and arrays; `name` is its path in errors.
     pub fn of_arrays(
         name: &str,
         metadata: BTreeMap<String, Value>,
@@ -191,6 +202,7 @@ impl Gguf {
         Some(source)
     }
 
+    /// The names of all tensors.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().chain(self.arrays.keys()).map(String::as_str)
     }
@@ -210,11 +222,14 @@ impl Gguf {
 
     /// The number of all weights.
     pub fn num_weights(&self) -> u64 {
-        let of_file = self.tensors.values().map(|(_, of)| of.rows.saturating_mul(of.columns));
-        let of_arrays = self.arrays.values().map(|of| of.rows.saturating_mul(of.columns) as u64);
+        let of_file =
+            self.tensors.values().map(|(_, entry)| entry.rows.saturating_mul(entry.columns));
+        let of_arrays = self.arrays.values();
+        let of_arrays = of_arrays.map(|tensor| tensor.rows.saturating_mul(tensor.columns) as u64);
         of_file.chain(of_arrays).fold(0, u64::saturating_add)
     }
 
+    /// Returns a text of the metadata, `None` for a field that is missing or no text.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.metadata.get(key)? {
             Value::Text(text) => Some(text),
@@ -222,6 +237,7 @@ impl Gguf {
         }
     }
 
+    /// Returns a whole number of the metadata, `None` for a field that is missing, negative or none.
     pub fn count(&self, key: &str) -> Option<usize> {
         match self.metadata.get(key)? {
             Value::Int(number) => usize::try_from(*number).ok(),
@@ -230,6 +246,7 @@ impl Gguf {
         }
     }
 
+    /// Returns a float of the metadata, `None` for a field that is missing or no float.
     pub fn float(&self, key: &str) -> Option<f64> {
         match self.metadata.get(key)? {
             Value::Float(number) => Some(*number),

@@ -25,10 +25,12 @@ impl Gguf {
     /// The error for a tensor that the architecture needs.
     pub(crate) fn lacks(&self, name: &str) -> Error {
         let numbers =
-            self.tensor_names().filter_map(|of| of.strip_prefix("blk.")?.split('.').next());
+            self.tensor_names().filter_map(|name| name.strip_prefix("blk.")?.split('.').next());
         let layers = numbers.filter_map(|number| number.parse::<u64>().ok()).max();
-        let needed = name.strip_prefix("blk.").and_then(|of| of.split('.').next()?.parse().ok());
-        let signs = SIGNS.iter().find(|(part, _)| self.tensor_names().any(|of| of.contains(part)));
+        let needed =
+            name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+        let signs =
+            SIGNS.iter().find(|(part, _)| self.tensor_names().any(|name| name.contains(part)));
         let seems = match (signs, layers, needed) {
             (Some((_, has)), ..) => format!("; it has {has}"),
             (_, Some(last), Some(needed)) if last < needed => {
@@ -47,7 +49,7 @@ impl Gguf {
         [rows, columns]: [usize; 2],
     ) -> Error {
         let architecture = self.text("general.architecture").unwrap_or_default();
-        let field = |of: &str| self.count(&format!("{architecture}.attention.{of}"));
+        let field = |name: &str| self.count(&format!("{architecture}.attention.{name}"));
         let is_keys = name.contains("attn_k.") || name.contains("attn_v.");
         let heads = if is_keys { field("head_count_kv") } else { field("head_count") };
         let is_heads = is_keys || name.contains("attn_q.");

@@ -3,8 +3,9 @@
 use crate::error::Error;
 
 /// Vocabularies of models have 2 to 3 merges for each token.
-const MOST_PER_TOKEN: usize = 16;
-const MOST_OF_FEW: usize = 1 << 16;
+const MAX_PER_TOKEN: usize = 16;
+/// The merges that a small vocabulary may have in any case.
+const MAX_OF_FEW: usize = 1 << 16;
 /// The tokens between two calls of `proceed`.
 const STEP: usize = 1 << 12;
 
@@ -26,20 +27,20 @@ pub fn merges<E: From<Error>>(
     known.sort_unstable_by(|(text, id, _), (other, next, _)| text.cmp(other).then(next.cmp(id)));
     known.dedup_by_key(|&mut (text, ..)| text);
     proceed()?;
-    let texts: Vec<&[u8]> = known.iter().map(|of| of.0).collect();
+    let texts: Vec<&[u8]> = known.iter().map(|token| token.0).collect();
     let prefixes = longest_prefixes(&texts, |text, place| text[place]);
     proceed()?;
     // The longest suffix is the longest prefix from the end.
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_unstable_by(|&a, &b| texts[a].iter().rev().cmp(texts[b].iter().rev()));
     proceed()?;
-    let reversed: Vec<&[u8]> = order.iter().map(|&of| texts[of]).collect();
+    let reversed: Vec<&[u8]> = order.iter().map(|&index| texts[index]).collect();
     let mut suffixes = vec![None; texts.len()];
     let links = longest_prefixes(&reversed, |text, place| text[text.len() - 1 - place]);
-    for (&of, link) in order.iter().zip(links) {
-        suffixes[of] = link.map(|link| order[link]);
+    for (&index, link) in order.iter().zip(links) {
+        suffixes[index] = link.map(|link| order[link]);
     }
-    let most = tokens.len().saturating_mul(MOST_PER_TOKEN).max(MOST_OF_FEW);
+    let most = tokens.len().saturating_mul(MAX_PER_TOKEN).max(MAX_OF_FEW);
     let (mut found, mut ends) = (Vec::new(), Vec::new());
     for (place, &(text, _, score)) in known.iter().enumerate() {
         if place % STEP == 0 {
@@ -69,7 +70,7 @@ pub fn merges<E: From<Error>>(
 
 /// Follows the links from a token, without itself.
 fn chain(links: &[Option<usize>], from: usize) -> impl Iterator<Item = usize> + '_ {
-    std::iter::successors(links[from], |&of| links[of])
+    std::iter::successors(links[from], |&index| links[index])
 }
 
 /// Returns the longest proper prefix of each text among sorted texts without repetition.
@@ -81,7 +82,7 @@ fn longest_prefixes(sorted: &[&[u8]], letter: impl Fn(&[u8], usize) -> u8) -> Ve
         let before = place.checked_sub(1).map_or(&[][..], |before| sorted[before]);
         let most = before.len().min(text.len());
         let common = (0..most).take_while(|&at| letter(before, at) == letter(text, at)).count();
-        while open.last().is_some_and(|&of| sorted[of].len() > common) {
+        while open.last().is_some_and(|&index| sorted[index].len() > common) {
             open.pop();
         }
         found.push(open.last().copied());

@@ -5,52 +5,71 @@ use std::collections::BTreeMap;
 /// A value of the metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
+    /// True or false.
     Bool(bool),
+    /// A whole number of any size that 64 bits with a sign hold.
     Int(i64),
     /// Above the range of [`Int`](Self::Int).
     Uint(u64),
+    /// A float of 32 or 64 bits.
     Float(f64),
+    /// A text, in which what is not UTF-8 is replaced.
     Text(String),
     /// Values of one kind, none of them a list.
     List(Vec<Value>),
 }
 
+/// A tensor in the table of a file.
 #[derive(Debug)]
 pub(super) struct Entry {
+    /// The number of its type.
     pub(super) kind: u32,
+    /// The product of all dimensions but the first.
     pub(super) rows: u64,
+    /// The first dimension.
     pub(super) columns: u64,
+    /// The first byte, counted from the start of the tensors.
     pub(super) offset: u64,
 }
 
+/// A result, or what is wrong with the file.
 type Reason<T> = Result<T, String>;
 
+/// What a file has before its tensors.
 #[derive(Debug)]
 pub(super) struct Tables {
+    /// The fields, by their names.
     pub(super) metadata: BTreeMap<String, Value>,
+    /// The table of tensors, by their names.
     pub(super) tensors: BTreeMap<String, Entry>,
-    /// The start of the tensors.
+    /// The index of the first byte of the tensors.
     pub(super) data: usize,
 }
 
+/// The number of the kind of texts.
 const TEXT: u32 = 8;
+/// The number of the kind of arrays.
 const ARRAY: u32 = 9;
 /// The smallest field: a key of no bytes, a kind and a byte.
-const LEAST_FIELD: u64 = 13;
+const MIN_FIELD_BYTES: u64 = 13;
 /// The smallest tensor: a name of no bytes and no dimensions.
-const LEAST_TENSOR: u64 = 24;
+const MIN_TENSOR_BYTES: u64 = 24;
 
 /// The most memory of all values: a sparse file may hold more than its bytes on disk.
-const MOST_BYTES: usize = 1 << 28;
-/// The memory that values of any file may take, and more for each byte of the file.
+const MAX_BYTES: usize = 1 << 28;
+/// The bytes of memory that values of any file may take.
 const ALLOWED: usize = 1 << 25;
+/// The bytes that they may take besides for each byte of the file.
 const ALLOWED_PER_BYTE: usize = 3;
 /// The memory of a field, a tensor or a text besides its letters.
 const OVERHEAD: usize = 64;
 
+/// A reader of the bytes of a file.
 pub(super) struct Reader<'a> {
+    /// The whole file.
     bytes: &'a [u8],
-    place: usize,
+    /// The index of the next byte.
+    next: usize,
     /// The bytes of memory that values may still take.
     left: usize,
 }
@@ -58,7 +77,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let most = bytes.len().saturating_mul(ALLOWED_PER_BYTE).saturating_add(ALLOWED);
-        Self { bytes, place: 0, left: most.min(MOST_BYTES) }
+        Self { bytes, next: 0, left: most.min(MAX_BYTES) }
     }
 
     /// Returns the stated numbers of tensors and fields, `None` where it is not in GGUF's format.
@@ -69,7 +88,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn tables(&mut self, (num_tensors, num_fields): (u64, u64)) -> Reason<Tables> {
         let mut metadata = BTreeMap::new();
-        for _ in 0..self.count(num_fields, LEAST_FIELD)? {
+        for _ in 0..self.count(num_fields, MIN_FIELD_BYTES)? {
             let key = self.text()?;
             let kind = self.u32()?;
             self.reserve(OVERHEAD)?;
@@ -79,7 +98,7 @@ impl<'a> Reader<'a> {
             }
         }
         let mut tensors = BTreeMap::new();
-        for _ in 0..self.count(num_tensors, LEAST_TENSOR)? {
+        for _ in 0..self.count(num_tensors, MIN_TENSOR_BYTES)? {
             let name = self.text()?;
             self.reserve(OVERHEAD)?;
             let mut dimensions = [1_u64; 4];
@@ -104,7 +123,7 @@ impl<'a> Reader<'a> {
             Some(Value::Int(number @ 1..=0x10000)) => usize::try_from(*number).unwrap_or(32),
             Some(_) => return Err("general.alignment is not an alignment".to_owned()),
         };
-        Ok(Tables { metadata, tensors, data: self.place.next_multiple_of(alignment) })
+        Ok(Tables { metadata, tensors, data: self.next.next_multiple_of(alignment) })
     }
 
     fn u32(&mut self) -> Reason<u32> {
@@ -116,10 +135,10 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, length: usize) -> Reason<&'a [u8]> {
-        let end = self.place.checked_add(length);
-        let taken = end.and_then(|end| self.bytes.get(self.place..end));
+        let end = self.next.checked_add(length);
+        let taken = end.and_then(|end| self.bytes.get(self.next..end));
         let taken = taken.ok_or_else(|| "it is cut off".to_owned())?;
-        self.place += length;
+        self.next += length;
         Ok(taken)
     }
 
@@ -130,7 +149,7 @@ impl<'a> Reader<'a> {
 
     /// A number of things of at least `least` bytes that can still follow.
     fn count(&self, number: u64, least: u64) -> Reason<usize> {
-        let left = (self.bytes.len() - self.place) as u64;
+        let left = (self.bytes.len() - self.next) as u64;
         match usize::try_from(number) {
             Ok(count) if number <= left / least => Ok(count),
             _ => Err(format!("{number} values cannot follow in the {left} bytes that are left")),

@@ -9,15 +9,16 @@ use crate::error::{Error, Result};
 /// The fields of a part that describe the split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Split {
-    /// The number of the part, from 0.
+    /// The index of the part, from 0.
     pub(super) number: usize,
+    /// The number of parts.
     count: usize,
-    /// The tensors of all parts.
+    /// The number of tensors of all parts, if the file says it.
     pub(super) num_tensors: Option<usize>,
 }
 
 /// The most parts that names have room for.
-const MOST: usize = 99_999;
+const MAX_PARTS: usize = 99_999;
 
 impl Split {
     /// Reads the fields of a file, `None` for a file of one part.
@@ -26,12 +27,14 @@ impl Split {
     ) -> std::result::Result<Option<Self>, String> {
         let field = |name: &str, most: usize| match metadata.get(name) {
             None => Ok(None),
-            Some(Value::Int(number)) if usize::try_from(*number).is_ok_and(|of| of <= most) => {
+            Some(Value::Int(number))
+                if usize::try_from(*number).is_ok_and(|number| number <= most) =>
+            {
                 Ok(usize::try_from(*number).ok())
             }
             Some(_) => Err(format!("{name} is not a number of this size")),
         };
-        let Some(count @ 2..) = field("split.count", MOST)? else {
+        let Some(count @ 2..) = field("split.count", MAX_PARTS)? else {
             return Ok(None);
         };
         let number = field("split.no", count - 1)?.unwrap_or(0);

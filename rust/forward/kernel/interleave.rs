@@ -1,43 +1,47 @@
 //! Packing: the blocks of some rows become units, a whole block at a time.
 //!
-//! A word of a block is the same place of the same column in each lane, so that a block becomes its words, and the
-//! words of all lanes are written side by side.
+//! Loops run over groups of rows, units along the columns, and lanes. A word of a block has the same bits of the same
+//! columns in each lane, so that a block becomes its words, and the words of all lanes are written side by side.
 
-use super::packed::Packed;
+use super::packed::PackedMatrix;
 use crate::gguf::blocks::{BlockType, iq4xs_scales, mxfp4_scale, numbers, q3k_scales, q4k_scales};
 use crate::simd::vector::{Job, Simd};
 
-/// The most words of a block, those of `Q6_K`.
-const MOST_WORDS: usize = 52;
+/// The most words of a block: those of `Q6_K`.
+const MAX_WORDS: usize = 52;
 
 /// Writes groups of rows, one after the other.
 pub(crate) struct Interleave<'a> {
-    pub(crate) of: &'a Packed,
+    /// The matrix, by whose format blocks are packed.
+    pub(crate) matrix: &'a PackedMatrix,
     /// The bytes of each row, as many as the groups have.
     pub(crate) rows: &'a [&'a [u8]],
+    /// The packed bytes of the groups.
     pub(crate) groups: &'a mut [u8],
 }
 
 /// A block of a lane, before its words are written between those of others.
 #[derive(Clone, Copy)]
 struct Unit {
+    /// The 16-bit numbers that it begins with.
     halves: [[u8; 2]; 2],
-    words: [u32; MOST_WORDS],
+    /// The words of scales, and then of numbers.
+    words: [u32; MAX_WORDS],
 }
 
 impl Job for Interleave<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { of, rows, groups } = self;
-        let Packed { kind, bits, scales, .. } = *of;
+        let Self { matrix, rows, groups } = self;
+        let PackedMatrix { kind, bits, scales, .. } = *matrix;
         let source = kind.block_bytes();
         let (num_halves, unit_bytes) = (scales.halves(), scales.unit_bytes(bits) * S::LANES);
-        let mut units = [Unit { halves: [[0; 2]; 2], words: [0; MOST_WORDS] }; 16];
-        let groups = groups.chunks_exact_mut(of.group_bytes().max(1));
+        let mut units = [Unit { halves: [[0; 2]; 2], words: [0; MAX_WORDS] }; 16];
+        let groups = groups.chunks_exact_mut(matrix.group_bytes().max(1));
         for (rows, group) in rows.chunks_exact(S::LANES).zip(groups) {
-            for (place, unit) in group.chunks_exact_mut(unit_bytes).enumerate() {
+            for (index, unit) in group.chunks_exact_mut(unit_bytes).enumerate() {
                 for lane in 0..S::LANES {
-                    let block = &rows[lane][place * source..][..source];
+                    let block = &rows[lane][index * source..][..source];
                     read(kind, bits, block, &mut units[lane]);
                 }
                 let (halves, words) = unit.split_at_mut(2 * num_halves * S::LANES);
@@ -48,7 +52,7 @@ impl Job for Interleave<'_> {
                     }
                 }
                 let words = words.as_chunks_mut::<4>().0.chunks_exact_mut(S::LANES);
-                for (word, lanes) in words.enumerate().take(MOST_WORDS) {
+                for (word, lanes) in words.enumerate().take(MAX_WORDS) {
                     for lane in 0..S::LANES {
                         lanes[lane] = units[lane].words[word].to_le_bytes();
                     }
@@ -131,11 +135,11 @@ fn planes<const BITS: usize>(numbers: &[u8; 32], words: &mut [u32]) {
     }
     if BITS < 4 {
         words[..BITS].fill(0);
-        for (place, four) in four.iter().enumerate() {
+        for (index, four) in four.iter().enumerate() {
             let four = u32::from_le_bytes(*four);
-            words[place / 4] |= (four & 0x0303_0303) << (2 * (place % 4));
+            words[index / 4] |= (four & 0x0303_0303) << (2 * (index % 4));
             if BITS == 3 {
-                words[2] |= (four >> 2 & 0x0101_0101) << place;
+                words[2] |= (four >> 2 & 0x0101_0101) << index;
             }
         }
         return;

@@ -1,5 +1,6 @@
 //! Products of interleaved weights and the states of some tokens.
 
+#![warn(clippy::missing_docs_in_private_items)]
 #![allow(clippy::needless_range_loop)] // iterators bring closures, which kernels have none of
 
 pub(crate) mod interleave;

@@ -18,53 +18,57 @@ use std::sync::{Arc, OnceLock};
 use crate::gguf::blocks::BlockType;
 use crate::gguf::bytes::Bytes;
 
-/// The scales of a unit.
+/// The layout of the scales of a unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scales {
-    /// A half; the numbers are this much above zero.
+    /// A float16; the numbers have this zero point.
     Half(f32),
-    /// The upper half of a float.
+    /// A bfloat16.
     UpperHalf,
-    /// Two halves: the scale and the minimum.
+    /// Two float16: the scale and the minimum.
     HalfAndMinimum,
-    /// Two halves, then words: a scale and a minimum of 6 bits for each 32 weights.
-    Super,
-    /// Two halves, then words: a scale and a minimum of 4 bits in a byte for each 16 weights.
-    Nibbles,
-    /// A half, then words: a signed scale, plus 128, for each part of a block; the numbers are this much above zero.
-    Signed(f32),
+    /// Two float16, then words: a scale and a minimum of 6 bits for each 32 weights.
+    KBlock,
+    /// Two float16, then words: a scale and a minimum of 4 bits in a byte for each 16 weights.
+    Sixteenths,
+    /// A float16, then words: a signed scale, plus 128, for each part of a block; the numbers have this zero point.
+    SignedParts(f32),
 }
 
 /// Rows of weights in interleaved blocks, or floats where they lie; copies share their bytes.
 #[derive(Debug, Clone)]
-pub(crate) struct Packed {
+pub(crate) struct PackedMatrix {
+    /// The type of the blocks in the file.
     pub(crate) kind: BlockType,
-    /// The bits of a number are 2 to 6 or 8, those of floats 0.
+    /// The bits of a number: 2 to 6 or 8, and 0 for floats.
     pub(crate) bits: u32,
+    /// The layout of the scales of a unit.
     pub(crate) scales: Scales,
-    /// A group has this many rows, and is not divided.
+    /// The rows of a group, which is not divided: as many as a vector has lanes, and 1 for floats.
     pub(crate) lanes: usize,
+    /// The number of outputs.
     pub(crate) rows: usize,
+    /// The number of inputs.
     pub(crate) columns: usize,
-    /// Set when all weights are packed.
-    place: Arc<OnceLock<Bytes>>,
+    /// The packed bytes, which are set when all weights are packed.
+    packed: Arc<OnceLock<Bytes>>,
 }
 
 impl Scales {
-    /// The halves that a unit begins with, for each row.
+    /// The 16-bit numbers that a unit begins with, for each row.
     pub(crate) const fn halves(self) -> usize {
         match self {
-            Self::Half(_) | Self::UpperHalf | Self::Signed(_) => 1,
-            Self::HalfAndMinimum | Self::Super | Self::Nibbles => 2,
+            Self::Half(_) | Self::UpperHalf | Self::SignedParts(_) => 1,
+            Self::HalfAndMinimum | Self::KBlock | Self::Sixteenths => 2,
         }
     }
 
-    /// The words that follow the halves, for each row.
+    /// The 32-bit words that follow them, for each row.
     pub(crate) const fn words(self, bits: u32) -> usize {
         match self {
             Self::Half(_) | Self::UpperHalf | Self::HalfAndMinimum => 0,
-            Self::Super | Self::Nibbles => 4,
-            Self::Signed(_) => 2 * parts(bits),
+            Self::KBlock | Self::Sixteenths => 4,
+            Self::SignedParts(_) => 2 * parts(bits),
         }
     }
 
@@ -76,7 +80,7 @@ impl Scales {
     /// The number of blocks of 32 columns of a unit.
     pub(crate) const fn blocks(self) -> usize {
         match self {
-            Self::Super | Self::Nibbles | Self::Signed(_) => 8,
+            Self::KBlock | Self::Sixteenths | Self::SignedParts(_) => 8,
             _ => 1,
         }
     }
@@ -99,26 +103,31 @@ pub(crate) const fn parts(bits: u32) -> usize {
 
 /// A type of blocks that there are kernels for, known when these are compiled.
 pub(crate) trait BlockKind {
+    /// The type in the file.
     const KIND: BlockType;
-    const BITS: u32 = form(Self::KIND).0;
-    const SCALES: Scales = form(Self::KIND).1;
+    /// The bits of a number.
+    const BITS: u32 = packed_format(Self::KIND).0;
+    /// The layout of the scales of a unit.
+    const SCALES: Scales = packed_format(Self::KIND).1;
     /// The values of numbers of 4 bits.
     const VALUES: Option<&'static [i8; 16]> = Self::KIND.values();
 }
 
-macro_rules! forms {
+/// Implements [`BlockKind`] by a type for each name.
+macro_rules! kinds {
     ($($kind:ident),*) => {
-        $(pub(crate) struct $kind;
+        $(/// The type of this name.
+        pub(crate) struct $kind;
 
         impl BlockKind for $kind {
             const KIND: BlockType = BlockType::$kind;
         })*
     };
 }
-forms!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4);
+kinds!(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4);
 
-/// The bits and the scales that blocks are packed in.
-const fn form(kind: BlockType) -> (u32, Scales) {
+/// The bits of a number and the scales of a unit that blocks are packed in.
+const fn packed_format(kind: BlockType) -> (u32, Scales) {
     match kind {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => (0, Scales::Half(0.0)),
         BlockType::Q4_0 => (4, Scales::Half(8.0)),
@@ -126,34 +135,34 @@ const fn form(kind: BlockType) -> (u32, Scales) {
         BlockType::Q5_0 => (5, Scales::Half(16.0)),
         BlockType::Q5_1 => (5, Scales::HalfAndMinimum),
         BlockType::Q8_0 => (8, Scales::Half(128.0)),
-        BlockType::Q4K => (4, Scales::Super),
-        BlockType::Q5K => (5, Scales::Super),
-        BlockType::Q6K => (6, Scales::Signed(32.0)),
-        BlockType::Q2K => (2, Scales::Nibbles),
-        BlockType::Q3K => (3, Scales::Signed(4.0)),
+        BlockType::Q4K => (4, Scales::KBlock),
+        BlockType::Q5K => (5, Scales::KBlock),
+        BlockType::Q6K => (6, Scales::SignedParts(32.0)),
+        BlockType::Q2K => (2, Scales::Sixteenths),
+        BlockType::Q3K => (3, Scales::SignedParts(4.0)),
         // Values of 8 bits, plus 128 where they have no sign.
         BlockType::Iq4Nl => (4, Scales::Half(128.0)),
-        BlockType::Iq4Xs => (4, Scales::Signed(128.0)),
+        BlockType::Iq4Xs => (4, Scales::SignedParts(128.0)),
         BlockType::Mxfp4 => (4, Scales::UpperHalf),
     }
 }
 
-impl Packed {
+impl PackedMatrix {
     /// Rows whose bytes are set later.
     pub(crate) fn new(kind: BlockType, rows: usize, columns: usize, lanes: usize) -> Self {
-        let (bits, scales) = form(kind);
+        let (bits, scales) = packed_format(kind);
         let lanes = if bits == 0 { 1 } else { lanes };
-        Self { kind, bits, scales, lanes, rows, columns, place: Arc::default() }
+        Self { kind, bits, scales, lanes, rows, columns, packed: Arc::default() }
     }
 
-    /// The place of the bytes, which are set once.
-    pub(crate) fn place(&self) -> Arc<OnceLock<Bytes>> {
-        Arc::clone(&self.place)
+    /// Sets the packed bytes of all copies; they can be set once.
+    pub(crate) fn set(&self, bytes: Bytes) {
+        let _ = self.packed.set(bytes); // an error says that they are set
     }
 
     /// All groups, one after the other; empty until they are set.
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.place.get().map_or(&[], |bytes| bytes)
+        self.packed.get().map_or(&[], |bytes| bytes)
     }
 
     /// The number of groups of rows; the last one is filled up with zeros.
@@ -171,7 +180,7 @@ impl Packed {
     }
 }
 
-/// The place of the bits of a column among eight.
+/// The first bit in a word of each of the eight columns of 4 bits that it holds.
 pub(crate) const fn nibble(column: usize) -> u32 {
     [0, 8, 16, 24, 4, 12, 20, 28][column]
 }

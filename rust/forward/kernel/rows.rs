@@ -1,30 +1,37 @@
 //! Products of rows of floats where they lie, and the states of some tokens: a lane is a column.
 //!
+//! Loops, from outside to inside: chunks of rows that stay in the second-level cache, tiles of tokens, tiles of rows,
+//! blocks of 32 columns (two or four vectors of states), vectors. The tiles have up to 18 sums (2 rows by 9 tokens) of
+//! the 32 registers of AVX-512; of one token, 8 rows are 8 streams from memory.
+//!
 //! As in tiles, the sum of a row and a token is added up in one order. Here this order depends on the number of
 //! lanes.
 
-use super::packed::Packed;
-use super::states::{Block, ScaledStates, Span, States};
-use super::tile::{Range, chunk_of};
+use super::packed::PackedMatrix;
+use super::states::{Block, ScaledStates, TileSpan, TokenTiles};
+use super::tile::{RowGroups, groups_per_chunk};
 use crate::gguf::blocks::BlockType;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
-/// Writes the products of some rows with the states of all tokens; the groups of the range are rows.
+/// A multiple of the rows of each tile, so that only the last chunk has a tile in part.
+const MAX_TILE_ROWS: usize = 24;
+
+/// Writes the products of some rows with the states of all tokens; each group is a row.
 pub(crate) fn multiply_rows(
-    with: Instructions,
-    weights: &Packed,
-    states: &States,
-    range: Range<'_, '_>,
+    isa: Instructions,
+    weights: &PackedMatrix,
+    states: &TokenTiles,
+    rows: RowGroups<'_, '_>,
 ) {
-    let Range { groups, outputs } = range;
+    let RowGroups { groups, outputs } = rows;
     let row_bytes = weights.columns * weights.kind.block_bytes();
-    let chunk = chunk_of(row_bytes, 24);
+    let chunk = groups_per_chunk(row_bytes, MAX_TILE_ROWS);
     let num_blocks = weights.columns / 32;
     for from in groups.clone().step_by(chunk) {
         let to = groups.end.min(from + chunk);
         let bytes = &weights.bytes()[from * row_bytes..to * row_bytes];
-        for Span { start, num_tokens, size } in states.spans() {
+        for TileSpan { start, num_tokens, size } in states.spans() {
             let states = &states.floats[start * num_blocks..(start + size) * num_blocks];
             let outputs = &mut outputs[start..start + num_tokens];
             let (kind, first) = (weights.kind, from - groups.start);
@@ -33,7 +40,7 @@ pub(crate) fn multiply_rows(
                     match size {
                         $($tokens => {
                             let states = states.as_chunks().0;
-                            with.run(RowTile::<$rows, $tokens> {
+                            isa.run(RowTile::<$rows, $tokens> {
                                 kind, bytes, row_bytes, first, states, outputs,
                             });
                         })*
@@ -46,13 +53,19 @@ pub(crate) fn multiply_rows(
     }
 }
 
+/// A tile: `R` rows at a time, times `T` tokens.
 struct RowTile<'a, 'b, 'c, const R: usize, const T: usize> {
+    /// The type of the floats.
     kind: BlockType,
+    /// All rows, one after the other.
     bytes: &'a [u8],
+    /// The bytes of a row.
     row_bytes: usize,
-    /// The place of the first output.
+    /// The index of the first output of each token.
     first: usize,
+    /// The states, block after block.
     states: &'a [[Block<ScaledStates>; T]],
+    /// The outputs of all rows, a slice for each token.
     outputs: &'b mut [&'c mut [f32]],
 }
 
@@ -68,7 +81,7 @@ impl<const R: usize, const T: usize> Job for RowTile<'_, '_, '_, R, T> {
 }
 
 impl<const R: usize, const T: usize> RowTile<'_, '_, '_, R, T> {
-    /// Multiplies numbers of some bytes, which are halves or the first bytes of floats.
+    /// Multiplies floats of `SIZE` bytes, which are float16 or the upper bytes of float32.
     #[inline(always)]
     fn by_kind<S: Simd, const SIZE: usize, const IS_HALF: bool>(self, simd: S) {
         let Self { bytes, row_bytes, first, states, outputs, .. } = self;
@@ -76,23 +89,23 @@ impl<const R: usize, const T: usize> RowTile<'_, '_, '_, R, T> {
         for row in (0..num_rows).step_by(R) {
             let mut sums = [[simd.splat(0.0); T]; R];
             let mut rows: [&[u8]; R] = [&[]; R];
-            for of in 0..R {
-                rows[of] = &bytes[(row + of).min(num_rows - 1) * row_bytes..][..row_bytes];
+            for index in 0..R {
+                rows[index] = &bytes[(row + index).min(num_rows - 1) * row_bytes..][..row_bytes];
             }
             for (block, states) in states.iter().enumerate() {
                 let mut blocks: [&[u8]; R] = [&[]; R];
-                for of in 0..R {
-                    blocks[of] = &rows[of][block * 32 * SIZE..][..32 * SIZE];
+                for index in 0..R {
+                    blocks[index] = &rows[index][block * 32 * SIZE..][..32 * SIZE];
                     // Processors do not predict the jump to the next rows.
                     for line in (0..32 * SIZE).step_by(64) {
-                        simd.prefetch(blocks[of].as_ptr().wrapping_add(R * row_bytes + line));
+                        simd.prefetch(blocks[index].as_ptr().wrapping_add(R * row_bytes + line));
                     }
                 }
                 for column in (0..32).step_by(S::LANES) {
                     let mut weights = [simd.splat(0.0); R];
-                    for of in 0..R {
-                        let numbers = &blocks[of][column * SIZE..];
-                        weights[of] = match (SIZE, IS_HALF) {
+                    for index in 0..R {
+                        let numbers = &blocks[index][column * SIZE..];
+                        weights[index] = match (SIZE, IS_HALF) {
                             (4, _) => simd.bits(simd.words(numbers)),
                             (_, true) => simd.halves(numbers),
                             _ => simd.upper_halves(numbers),
@@ -100,17 +113,18 @@ impl<const R: usize, const T: usize> RowTile<'_, '_, '_, R, T> {
                     }
                     for token in 0..T {
                         let state = simd.load(&states[token].states[column..]);
-                        for of in 0..R {
-                            sums[of][token] = simd.fma(weights[of], state, sums[of][token]);
+                        for index in 0..R {
+                            sums[index][token] =
+                                simd.fma(weights[index], state, sums[index][token]);
                         }
                     }
                 }
             }
-            for of in 0..R {
-                // Past the last row it is written again.
-                let place = first + (row + of).min(num_rows - 1);
+            for index in 0..R {
+                // Row indices are clamped, so the last row may be written twice with the same value.
+                let output = first + (row + index).min(num_rows - 1);
                 for token in 0..outputs.len().min(T) {
-                    outputs[token][place] = simd.sum(sums[of][token]);
+                    outputs[token][output] = simd.sum(sums[index][token]);
                 }
             }
         }

@@ -2,25 +2,30 @@
 
 use std::ops::Range;
 
-use super::packed::{BlockKind, Packed};
+use super::packed::{BlockKind, PackedMatrix};
 use super::planes::{SIGNED_SHIFT, bytes, column, loaded, shift, signed_column};
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
-/// Numbers of tokens that there are kernels for; more sums than of the last do not fit in the registers.
-pub(crate) const SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];
+/// The numbers of tokens of tiles, each with a kernel. With more than the last, sums of a group of rows, the weights and
+/// the state do not fit in the 16 registers of AVX2; between them, zeros fill a tile up, so steps are small where most
+/// passes are.
+pub(crate) const TILE_SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];
 
-/// The first token of a tile, and the number of its tokens.
-pub(crate) struct Span {
+/// The tokens of a tile.
+pub(crate) struct TileSpan {
+    /// The index of the first token.
     pub(crate) start: usize,
+    /// The number of tokens.
     pub(crate) num_tokens: usize,
-    /// The next number of tokens that there is a kernel for; what is more is zero.
+    /// The tokens of the kernel, one of [`TILE_SIZES`]; those beyond `num_tokens` are zero.
     pub(crate) size: usize,
 }
 
 /// The precision of the states that weights are multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activations {
+    /// As they are.
     #[default]
     Float32,
     /// Rounded to 8 bits, by one scale for 32 of them.
@@ -30,15 +35,18 @@ pub enum Activations {
 /// 32 states of a token.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Block<T> {
+    /// The states, as the kernel takes them.
     pub(crate) states: T,
-    /// Rounded states are multiples of it.
+    /// The step of rounded states, and 1 for others.
     pub(crate) scale: f32,
-    /// The sums of all 32 states, and of the first and the last 16.
+    /// The sums of all 32 states, of the first and of the last 16.
     pub(crate) sums: [f32; 3],
 }
 
-/// Times a power of two that [`shift`] takes off.
+/// States times 2 to the power of minus [`shift`], to cancel the shift of [`column`].
 pub(crate) type ScaledStates = [f32; 32];
+
+/// States that are rounded to 8 bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rounded {
     /// Four states in each word.
@@ -47,72 +55,89 @@ pub(crate) struct Rounded {
     negative_sums: [u32; 2],
 }
 
+/// The states of all tokens of a product: tiles, in a tile blocks of 32 columns, in a block tokens.
 #[derive(Debug, Default)]
-pub(crate) struct States {
+pub(crate) struct TokenTiles {
+    /// The states, unless they are rounded.
     pub(crate) floats: Vec<Block<ScaledStates>>,
+    /// The rounded states.
     pub(crate) rounded: Vec<Block<Rounded>>,
+    /// The number of tokens.
     pub(crate) num_tokens: usize,
-    form: Option<Form>,
+    /// The layout of the states, `None` before [`fill`](Self::fill).
+    layout: Option<Layout>,
 }
 
+/// The layouts of states: matrices with the same one share what was filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum Layout {
+    /// Not scaled, for rows of floats.
     Raw,
+    /// Scaled for columns of 4 bits.
     Nibbles,
+    /// Scaled for columns of bytes.
     Bytes,
+    /// Scaled for columns of bytes with a sign.
     SignedBytes,
+    /// Rounded to 8 bits.
     Rounded,
 }
 
-impl States {
+impl TokenTiles {
     /// Begins with the states of other tokens.
     pub(crate) fn clear(&mut self) {
-        self.form = None;
+        self.layout = None;
     }
 
     /// Brings the states, row after row, into the form that these weights need.
     pub(crate) fn fill(
         &mut self,
-        with: Instructions,
+        isa: Instructions,
         states: &[f32],
-        weights: &Packed,
+        weights: &PackedMatrix,
         activations: Activations,
     ) {
         let (bits, columns) = (weights.bits, weights.columns);
-        let form = match (bits, activations) {
-            (0, _) => Form::Raw,
-            (_, Activations::Int8) => Form::Rounded,
-            _ if weights.kind.values().is_some() => Form::SignedBytes,
-            (4, _) => Form::Nibbles,
-            _ => Form::Bytes,
+        let layout = match (bits, activations) {
+            (0, _) => Layout::Raw,
+            (_, Activations::Int8) => Layout::Rounded,
+            _ if weights.kind.values().is_some() => Layout::SignedBytes,
+            (4, _) => Layout::Nibbles,
+            _ => Layout::Bytes,
         };
-        if self.form != Some(form) {
-            self.form = Some(form);
+        if self.layout != Some(layout) {
+            self.layout = Some(layout);
             self.num_tokens = states.len() / columns;
-            with.run(Fill { to: self, from: states, columns, bits });
+            isa.run(Fill { to: self, from: states, columns, bits });
         }
     }
 
+    /// True if the states are rounded to 8 bits.
     pub(crate) fn is_rounded(&self) -> bool {
-        self.form == Some(Form::Rounded)
+        self.layout == Some(Layout::Rounded)
     }
 
     /// All tiles; only the last one can be filled up.
-    pub(crate) fn spans(&self) -> impl Iterator<Item = Span> + use<> {
-        let most = SIZES[SIZES.len() - 1];
+    pub(crate) fn spans(&self) -> impl Iterator<Item = TileSpan> + use<> {
+        let most = TILE_SIZES[TILE_SIZES.len() - 1];
         let num_tokens = self.num_tokens;
         (0..num_tokens).step_by(most).map(move |start| {
             let num_tokens = (num_tokens - start).min(most);
-            let size = SIZES.into_iter().find(|&size| size >= num_tokens).unwrap_or(most);
-            Span { start, num_tokens, size }
+            let size = TILE_SIZES.into_iter().find(|&size| size >= num_tokens).unwrap_or(most);
+            TileSpan { start, num_tokens, size }
         })
     }
 }
 
+/// Writes states into the layout of a kernel.
 struct Fill<'a> {
-    to: &'a mut States,
+    /// The tiles to fill.
+    to: &'a mut TokenTiles,
+    /// The states, `(num_tokens, columns)`.
     from: &'a [f32],
+    /// The states of a token.
     columns: usize,
+    /// The bits of the weights.
     bits: u32,
 }
 
@@ -121,8 +146,8 @@ impl Job for Fill<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Self { to, from, columns, bits } = self;
         let factors: ScaledStates = std::array::from_fn(|column| {
-            let shift = match to.form {
-                Some(Form::SignedBytes) => SIGNED_SHIFT,
+            let shift = match to.layout {
+                Some(Layout::SignedBytes) => SIGNED_SHIFT,
                 _ => shift(bits, column % 8),
             };
             f32::from_bits((127 - shift) << 23) // 2 to the power of -shift
@@ -135,16 +160,17 @@ impl Job for Fill<'_> {
     }
 }
 
+/// Fills all tiles, token after token.
 #[inline(always)]
 fn fill<S: Simd, T: Numbers>(
     simd: S,
-    states: &mut States,
+    states: &mut TokenTiles,
     from: &[f32],
     columns: usize,
     factors: &[f32; 32],
 ) {
     let num_blocks = columns / 32;
-    for Span { start, num_tokens, size } in states.spans() {
+    for TileSpan { start, num_tokens, size } in states.spans() {
         let to = T::all(states);
         to.resize(to.len().max((start + size) * num_blocks), Block::default());
         let tile = &mut to[start * num_blocks..];
@@ -164,14 +190,20 @@ fn fill<S: Simd, T: Numbers>(
 
 /// The states of a block, which weights are multiplied with.
 pub(crate) trait Numbers: Copy + Default {
+    /// True for states that are rounded to 8 bits.
     const IS_ROUNDED: bool;
 
-    fn all(states: &mut States) -> &mut Vec<Block<Self>>;
+    /// The blocks of all tiles.
+    fn all(states: &mut TokenTiles) -> &mut Vec<Block<Self>>;
 
+    /// Writes a block; `factors` scale the states of each column.
     fn block<S: Simd>(simd: S, states: &[f32; 32], factors: &[f32; 32]) -> Block<Self>;
 
-    /// Returns the products of the columns of a part of a block, before its scale. If `is_offset`, half of what
-    /// numbers of as many bits can be is taken off them.
+    /// Returns the products of the columns of a part of a block, before its scale, of `G` groups of rows and `T` tokens.
+    /// If `is_offset`, half of the range of numbers of as many bits is subtracted from them.
+    ///
+    /// Loops run over eights of columns, columns, tokens and groups: the weights of a column are unpacked once for all
+    /// tokens, and a state is broadcast once for all groups.
     fn products<S: Simd, F: BlockKind, const G: usize, const T: usize>(
         simd: S,
         blocks: [&[u8]; G],
@@ -184,7 +216,7 @@ pub(crate) trait Numbers: Copy + Default {
 impl Numbers for ScaledStates {
     const IS_ROUNDED: bool = false;
 
-    fn all(states: &mut States) -> &mut Vec<Block<Self>> {
+    fn all(states: &mut TokenTiles) -> &mut Vec<Block<Self>> {
         &mut states.floats
     }
 
@@ -219,20 +251,20 @@ impl Numbers for ScaledStates {
 impl Numbers for Rounded {
     const IS_ROUNDED: bool = true;
 
-    fn all(states: &mut States) -> &mut Vec<Block<Self>> {
+    fn all(states: &mut TokenTiles) -> &mut Vec<Block<Self>> {
         &mut states.rounded
     }
 
     #[inline(always)]
     fn block<S: Simd>(simd: S, states: &[f32; 32], _: &[f32; 32]) -> Block<Self> {
-        let mut most = simd.splat(0.0);
+        let mut max_abs = simd.splat(0.0);
         for lanes in states.chunks_exact(S::LANES) {
             let lanes = simd.load(lanes);
-            most = simd.max(simd.max(lanes, simd.mul(lanes, simd.splat(-1.0))), most);
+            max_abs = simd.max(simd.max(lanes, simd.mul(lanes, simd.splat(-1.0))), max_abs);
         }
-        let most = simd.greatest(most);
-        let inverse = simd.splat(if most > 0.0 { 127.0 / most } else { 0.0 });
-        let scale = most / 127.0;
+        let max_abs = simd.greatest(max_abs);
+        let inverse = simd.splat(if max_abs > 0.0 { 127.0 / max_abs } else { 0.0 });
+        let scale = max_abs / 127.0;
         let mut block: Block<Self> = Block { scale, ..Block::default() };
         for half in 0..2 {
             // Whole numbers, so that their sum is exact in any order.
@@ -268,15 +300,15 @@ impl Numbers for Rounded {
                     for group in 0..G {
                         words[group] = bytes::<S, F>(simd, blocks[group], $eight);
                         if let Some(values) = F::VALUES {
-                            // 128 more, which products of bytes or an offset take off.
-                            let values = &values.map(|of| of.cast_unsigned() ^ 0x80);
+                            // 128 more, which `dot` or the offset subtracts.
+                            let values = &values.map(|value| value.cast_unsigned() ^ 0x80);
                             let [first, second] = words[group];
                             words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
                         }
                     }
                     for token in 0..T {
                         let [first, second] =
-                            [0, 1].map(|of| u32::from_le_bytes(states[token].states.words[$eight * 2 + of]));
+                            [0, 1].map(|half| u32::from_le_bytes(states[token].states.words[$eight * 2 + half]));
                         for group in 0..G {
                             let sum = sums[group][token];
                             sums[group][token] = simd.dot(sum, words[group], [first, second], width);
@@ -314,6 +346,7 @@ fn negative(sum: f32) -> u32 {
     (-sum as i32).cast_unsigned()
 }
 
+/// The sums of all states, of the first and of the last 16, in the order of the vectors of AVX2.
 #[inline(always)]
 fn sums(states: &[f32; 32]) -> [f32; 3] {
     let of_half = |start: usize| {

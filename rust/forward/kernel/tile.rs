@@ -1,61 +1,77 @@
 //! Tiles: some groups of rows times some tokens, with all sums in registers.
 //!
+//! Loops, from outside to inside:
+//!
+//! 1. Chunks of rows of [`CHUNK_BYTES`], which stay in the second-level cache while all tokens pass by.
+//! 2. Tiles of tokens, of the sizes [`TILE_SIZES`](super::states::TILE_SIZES).
+//! 3. Tiles of groups of rows: as many as the registers have sums for. A vector of weights is unpacked once for all
+//!    tokens of a tile, and a state is broadcast once for all its groups. Up to five tokens, several groups keep more
+//!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Of one token, one
+//!    group is a single stream from memory, which is read faster where its sums do not wait for each other.
+//! 4. Units of blocks along the columns, and in a unit blocks of 32 columns.
+//!
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
 //! the bit alone and among others. Kernels have no closures: the instructions of a kernel do not apply to them.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::packed::{
-    BlockKind, Iq4Nl, Iq4Xs, Mxfp4, Packed, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
-    Scales, block_bytes, parts,
+    BlockKind, Iq4Nl, Iq4Xs, Mxfp4, PackedMatrix, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K,
+    Q8_0, Scales, block_bytes, parts,
 };
 use super::planes::scale;
-use super::states::{Block, Numbers, Span, States};
+use super::states::{Block, Numbers, TileSpan, TokenTiles};
 use crate::gguf::blocks::BlockType;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
-/// Weights that stay in the second cache while all tokens are multiplied with them.
+/// The bytes of weights that stay in the second-level cache while all tokens are multiplied with them.
 const CHUNK_BYTES: usize = 1 << 17;
 
-/// Returns how many groups of rows a chunk has: a multiple of `of`, also where a single group is larger than a chunk.
-pub(super) fn chunk_of(group_bytes: usize, of: usize) -> usize {
-    (CHUNK_BYTES / group_bytes.max(1)).max(1).next_multiple_of(of)
+/// A multiple of the groups of each tile, so that only the last chunk has a tile in part.
+const MAX_TILE_GROUPS: usize = 12;
+
+/// Returns how many groups of rows a chunk has: a multiple of what `factor` is, also where a single group is larger
+/// than a chunk.
+pub(super) fn groups_per_chunk(group_bytes: usize, factor: usize) -> usize {
+    (CHUNK_BYTES / group_bytes.max(1)).max(1).next_multiple_of(factor)
 }
 
 /// Some groups of rows, and where their outputs go.
-pub(crate) struct Range<'a, 'b> {
-    pub(crate) groups: std::ops::Range<usize>,
+pub(crate) struct RowGroups<'a, 'b> {
+    /// The indices of the groups in the matrix.
+    pub(crate) groups: Range<usize>,
     /// The outputs of these rows, a slice for each token.
     pub(crate) outputs: &'a mut [&'b mut [f32]],
 }
 
 /// Writes the products of some rows with the states of all tokens.
 pub(crate) fn multiply(
-    with: Instructions,
-    weights: &Packed,
-    states: &States,
-    range: Range<'_, '_>,
+    isa: Instructions,
+    weights: &PackedMatrix,
+    states: &TokenTiles,
+    rows: RowGroups<'_, '_>,
 ) {
-    let Range { groups, outputs } = range;
-    let chunk = chunk_of(weights.group_bytes(), 12);
+    let RowGroups { groups, outputs } = rows;
+    let chunk = groups_per_chunk(weights.group_bytes(), MAX_TILE_GROUPS);
     let num_blocks = weights.columns / 32;
     for from in groups.clone().step_by(chunk) {
         let to = groups.end.min(from + chunk);
-        for Span { start, num_tokens, size } in states.spans() {
-            let places = start * num_blocks..(start + size) * num_blocks;
+        for TileSpan { start, num_tokens, size } in states.spans() {
+            let tile = start * num_blocks..(start + size) * num_blocks;
             let rows = Rows { weights, from, to, first: groups.start };
             let outputs = &mut outputs[start..start + num_tokens];
             macro_rules! by_kind {
                 ($($kind:ident)*) => {
                     match (weights.kind, states.is_rounded()) {
                         $((BlockType::$kind, true) => {
-                            let states = &states.rounded[places];
-                            by_tokens::<_, $kind>(with, rows, states, size, outputs);
+                            let states = &states.rounded[tile];
+                            by_tokens::<_, $kind>(isa, rows, states, size, outputs);
                         }
                         (BlockType::$kind, false) => {
-                            let states = &states.floats[places];
-                            by_tokens::<_, $kind>(with, rows, states, size, outputs);
+                            let states = &states.floats[tile];
+                            by_tokens::<_, $kind>(isa, rows, states, size, outputs);
                         })*
                         (BlockType::F32 | BlockType::F16 | BlockType::BF16, _) => {}
                     }
@@ -66,18 +82,22 @@ pub(crate) fn multiply(
     }
 }
 
+/// The groups of rows of a chunk.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
-    weights: &'a Packed,
+    /// The matrix.
+    weights: &'a PackedMatrix,
+    /// The index of the first group.
     from: usize,
+    /// The index behind the last group.
     to: usize,
-    /// The group of the first output.
+    /// The index of the group of the first output.
     first: usize,
 }
 
 /// Multiplies by tiles whose sums fill the registers.
 fn by_tokens<N: Numbers, F: BlockKind>(
-    with: Instructions,
+    isa: Instructions,
     rows: Rows<'_>,
     states: &[Block<N>],
     size: usize,
@@ -87,13 +107,13 @@ fn by_tokens<N: Numbers, F: BlockKind>(
         ($($tokens:literal $groups:literal),*) => {
             match size {
                 // One group is read faster, where its sums do not wait for each other.
-                1 if N::IS_ROUNDED || with.lanes() == 16 => {
+                1 if N::IS_ROUNDED || isa.lanes() == 16 => {
                     let states = states.as_chunks().0;
-                    with.run(Tile::<N, F, 1, 1>(rows, states, outputs, PhantomData));
+                    isa.run(Tile::<N, F, 1, 1>(rows, states, outputs, PhantomData));
                 }
                 $($tokens => {
                     let states = states.as_chunks().0;
-                    with.run(Tile::<N, F, $groups, $tokens>(rows, states, outputs, PhantomData));
+                    isa.run(Tile::<N, F, $groups, $tokens>(rows, states, outputs, PhantomData));
                 })*
                 _ => {}
             }
@@ -102,6 +122,7 @@ fn by_tokens<N: Numbers, F: BlockKind>(
     tiles!(1 6, 2 4, 3 3, 5 2, 7 1, 9 1);
 }
 
+/// A tile: `G` groups of rows at a time, times `T` tokens, whose states are block after block.
 struct Tile<'a, 'b, 'c, N, F, const G: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
@@ -116,13 +137,14 @@ impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
     fn run<S: Simd>(self, simd: S) {
         let Self(Rows { weights, from, to, first }, states, outputs, _) = self;
         let bytes = weights.bytes();
-        // Numbers that are multiplied with their sign are not above what they mean.
+        // Signed numbers have no zero point to subtract.
         let is_signed = match (N::IS_ROUNDED, F::VALUES) {
-            (true, of) => (of.is_some() || F::BITS == 8) && S::HAS_SIGNED_BYTES,
-            (false, of) => of.is_some(),
+            (true, values) => (values.is_some() || F::BITS == 8) && S::HAS_SIGNED_BYTES,
+            (false, values) => values.is_some(),
         };
-        let has_own = matches!(F::SCALES, Scales::HalfAndMinimum | Scales::Super | Scales::Nibbles);
-        // What numbers are above it is taken off whole sums, or is a minimum.
+        let has_own =
+            matches!(F::SCALES, Scales::HalfAndMinimum | Scales::KBlock | Scales::Sixteenths);
+        // A zero point is subtracted from whole sums, or folded into a minimum.
         let is_offset = !is_signed && !has_own && N::IS_ROUNDED;
         let is_above = !is_signed && !N::IS_ROUNDED;
         let has_minimum = has_own || is_above;
@@ -140,22 +162,22 @@ impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
             let mut states = states.iter();
             for start in (0..group_bytes).step_by(unit_bytes) {
                 let mut units: [&[u8]; G] = [&[]; G];
-                for of in 0..G {
-                    let of_group = (group + of).min(to - 1) * group_bytes + start;
-                    units[of] = &bytes[of_group..][..unit_bytes];
+                for index in 0..G {
+                    let start = (group + index).min(to - 1) * group_bytes + start;
+                    units[index] = &bytes[start..][..unit_bytes];
                 }
                 for block in 0..scales.blocks() {
-                    let place = scales.bytes(F::BITS) * S::LANES + block * block_bytes;
+                    let start = scales.bytes(F::BITS) * S::LANES + block * block_bytes;
                     let mut blocks: [&[u8]; G] = [&[]; G];
-                    for of in 0..G {
-                        blocks[of] = &units[of][place..][..block_bytes];
+                    for index in 0..G {
+                        blocks[index] = &units[index][start..][..block_bytes];
                     }
                     let Some(states) = states.next() else {
                         break;
                     };
-                    for of in blocks {
+                    for block in blocks {
                         for line in (0..fetched).step_by(64) {
-                            simd.prefetch(of.as_ptr().wrapping_add(ahead + line));
+                            simd.prefetch(block.as_ptr().wrapping_add(ahead + line));
                         }
                     }
                     // Written out, so that shifts are constants and all sums stay in registers.
@@ -164,17 +186,17 @@ impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
                             let eights = $part * 4 / parts..($part + 1) * 4 / parts;
                             let products =
                                 N::products::<S, F, G, T>(simd, blocks, states, eights, is_offset);
-                            let place = if parts == 1 { 0 } else { 1 + $part };
-                            for of in 0..G {
+                            let sum = if parts == 1 { 0 } else { 1 + $part };
+                            for index in 0..G {
                                 let (scale, minimum) =
-                                    scale::<S, F>(simd, units[of], block, $part, is_above);
+                                    scale::<S, F>(simd, units[index], block, $part, is_above);
                                 for token in 0..T {
-                                    let total = &mut totals[of][token];
+                                    let total = &mut totals[index][token];
                                     if has_minimum {
-                                        let sum = simd.splat(states[token].sums[place]);
-                                        *total = simd.fma(minimum, sum, *total);
+                                        let states = simd.splat(states[token].sums[sum]);
+                                        *total = simd.fma(minimum, states, *total);
                                     }
-                                    *total = simd.fma(scale, products[of][token], *total);
+                                    *total = simd.fma(scale, products[index][token], *total);
                                 }
                             }
                         };
@@ -185,19 +207,19 @@ impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
                     }
                 }
             }
-            for of in 0..G {
-                // Past the last group it is written again.
-                let row = ((group + of).min(to - 1) - first) * S::LANES;
+            for index in 0..G {
+                // Indices are clamped, so the last group may be written twice with the same values.
+                let row = ((group + index).min(to - 1) - first) * S::LANES;
                 for token in 0..T {
                     // A number that the compiler knows, so that sums need no place in memory.
                     let Some(output) = outputs.get_mut(token) else { break };
                     let output = &mut output[row..];
                     if output.len() >= S::LANES {
-                        simd.store(totals[of][token], output);
+                        simd.store(totals[index][token], output);
                     } else {
                         // The last rows are filled up with zeros.
                         let mut lanes = [0.0; 16];
-                        simd.store(totals[of][token], &mut lanes);
+                        simd.store(totals[index][token], &mut lanes);
                         output.copy_from_slice(&lanes[..output.len()]);
                     }
                 }

@@ -1,75 +1,96 @@
 //! Attention of a token to those before it in its sequence and its tree.
 //!
+//! A softmax is computed page by page: what was summed of earlier pages is corrected where a later one has a greater
+//! score (online softmax). Loops, from outside to inside:
+//!
+//! 1. Blocks of [`MAX_QUERIES`] queries of one head of keys: their states and sums stay in the near caches.
+//! 2. Pages of [`PAGE_SLOTS`] slots, in the order of positions: a page is read once for all queries of a block.
+//! 3. Tiles of up to 4 queries (2 where vectors have 8 lanes). A tile with four vectors of keys takes 16 registers for
+//!    sums and 4 for keys, of 32 (AVX-512), or 8 and 4 of 16.
+//! 4. Dimensions of keys, and then slots of values.
+//!
 //! Scores are summed in the order of positions, wherever the tokens lie: a token of a tree computes what it
 //! computes alone.
 
+#![warn(clippy::missing_docs_in_private_items)]
 #![allow(clippy::needless_range_loop)] // as in the products
 
 use std::ops::Range;
 
-use super::cache::{CacheType, LayerShape, PAGE, Page};
+use super::cache::{CacheType, LayerShape, PAGE_SLOTS, Page};
 use crate::simd::vector::{Job, Simd, exp, tanh};
 
 /// The tokens that a token sees, itself included.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Visible {
-    /// Positions from 0 to this are in the slots of the same number.
-    pub(crate) num_straight: usize,
+    /// The number of first positions, each in the slot of the same number.
+    pub(crate) num_contiguous: usize,
     /// The slots of the positions after them.
     pub(crate) path: Vec<usize>,
 }
 
 impl Visible {
+    /// The number of tokens.
     pub(crate) fn length(&self) -> usize {
-        self.num_straight + self.path.len()
+        self.num_contiguous + self.path.len()
     }
 
     /// The end of the slots.
     pub(crate) fn end(&self) -> usize {
-        self.path.last().map_or(self.num_straight, |slot| slot + 1)
+        self.path.last().map_or(self.num_contiguous, |slot| slot + 1)
     }
 }
 
-/// Queries that share keys while these are in a near cache.
-const TOGETHER: usize = 64;
+/// The queries that share a page of keys while it is in a near cache.
+const MAX_QUERIES: usize = 64;
 
 /// A query of a token, and the place of its output.
 pub(crate) struct Query<'a> {
+    /// The index of its sequence in the cache.
     pub(crate) row: usize,
-    /// The head of its keys.
+    /// The index of the head of its keys.
     pub(crate) head: usize,
+    /// The tokens that it attends to.
     pub(crate) visible: &'a Visible,
+    /// The query, `(head_size,)`.
     pub(crate) states: &'a [f32],
     /// The score of no token; the least number if there is none.
     pub(crate) sink: f32,
-    /// The weighted sums of values of the blocks so far.
+    /// The weighted sums of values of the pages so far, `(value_size,)`.
     pub(crate) attended: &'a mut [f32],
-    pub(crate) so_far: SoFar,
+    /// The scores of the pages so far.
+    pub(crate) softmax: SoftmaxState,
 }
 
-/// The scores of the blocks so far.
-pub(crate) struct SoFar {
-    /// The greatest one, which weights are powers of e of the distance to.
-    most: f32,
-    /// The sums of the weights of each lane.
-    totals: [f32; 16],
+/// The scores of the pages so far.
+pub(crate) struct SoftmaxState {
+    /// The greatest score: a weight is the power of e of a score minus this.
+    max: f32,
+    /// The sums of the weights of each lane; the first `S::LANES` count.
+    sums_of_weights: [f32; 16],
 }
 
-impl SoFar {
+impl SoftmaxState {
     /// No scores but that of the sink.
     pub(crate) fn new(sink: f32) -> Self {
-        Self { most: sink, totals: [0.0; 16] }
+        Self { max: sink, sums_of_weights: [0.0; 16] }
     }
 }
 
 /// Keys and values of a head of a sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
+    /// The layout of a page.
     pub(crate) shape: LayerShape,
+    /// The pages of the sequence, in the order of slots.
     pub(crate) pages: &'a [Page<'a>],
+    /// The number of tokens that a token sees, itself included; `None` for all.
     pub(crate) window: Option<usize>,
+    /// The factor of the products of queries and keys.
     pub(crate) scale: f32,
+    /// The bound that scores approach; `None` for none.
     pub(crate) score_cap: Option<f32>,
+    /// The index of the head of keys.
     pub(crate) head: usize,
 }
 
@@ -84,10 +105,13 @@ impl Keys<'_> {
 
 /// Queries of one sequence that share keys.
 ///
-/// Positions are added up block by block, a page of them each: what all queries see of a page is read once.
+/// Positions are added up page by page: what all queries see of a page is read once.
 pub(crate) struct Attend<'a, 'b, 'c> {
+    /// The keys and values of the sequence.
     pub(crate) keys: Keys<'a>,
+    /// The queries of its tokens.
     pub(crate) queries: &'b mut [Query<'c>],
+    /// A buffer for the scores of some queries and pages.
     pub(crate) scores: &'b mut Vec<f32>,
 }
 
@@ -102,6 +126,7 @@ impl Job for Attend<'_, '_, '_> {
     }
 }
 
+/// Attends by the type of keys and values.
 #[inline(always)]
 fn by_type<S: Simd, const IS_HALF: bool>(
     simd: S,
@@ -109,18 +134,18 @@ fn by_type<S: Simd, const IS_HALF: bool>(
     queries: &mut [Query<'_>],
     scores: &mut Vec<f32>,
 ) {
-    for queries in queries.chunks_mut(TOGETHER) {
+    for queries in queries.chunks_mut(MAX_QUERIES) {
         let (mut first, mut shared, mut end) = (usize::MAX, usize::MAX, 0);
         for Query { visible, attended, .. } in queries.iter_mut() {
             attended.fill(0.0);
-            first = first.min(keys.start(visible) / PAGE);
-            shared = shared.min(visible.num_straight / PAGE);
-            end = end.max(visible.end().div_ceil(PAGE));
+            first = first.min(keys.start(visible) / PAGE_SLOTS);
+            shared = shared.min(visible.num_contiguous / PAGE_SLOTS);
+            end = end.max(visible.end().div_ceil(PAGE_SLOTS));
         }
         // Pages whose slots are positions for all queries, one after the other, then the others at once.
         while first < end {
             let next = if first < shared { first + 1 } else { end };
-            // The sums of more queries do not fit in the registers.
+            // Tiles of queries: the sums of more do not fit in the registers.
             for queries in queries.chunks_mut(S::LANES / 4) {
                 macro_rules! together {
                     ($($number:literal)*) => {
@@ -137,9 +162,9 @@ fn by_type<S: Simd, const IS_HALF: bool>(
             }
             first = next;
         }
-        for Query { attended, sink, so_far, .. } in queries {
-            let of_sink = weight(simd, simd.splat(*sink - so_far.most));
-            let total = simd.sum(simd.load(&so_far.totals)) + simd.greatest(of_sink);
+        for Query { attended, sink, softmax, .. } in queries {
+            let of_sink = exp_weight(simd, simd.splat(*sink - softmax.max));
+            let total = simd.sum(simd.load(&softmax.sums_of_weights)) + simd.greatest(of_sink);
             let inverse = simd.splat(1.0 / total);
             for lanes in attended.chunks_exact_mut(S::LANES) {
                 simd.store(simd.mul(simd.load(lanes), inverse), lanes);
@@ -157,29 +182,30 @@ fn attend<S: Simd, const IS_HALF: bool, const N: usize>(
     scores: &mut Vec<f32>,
     pages: Range<usize>,
 ) {
-    let (first_slot, number) = (pages.start * PAGE, pages.len() * PAGE);
+    let (first_slot, number) = (pages.start * PAGE_SLOTS, pages.len() * PAGE_SLOTS);
+    // `(N, number)` scores, of slots and then of positions.
     scores.resize(scores.len().max(N * number), 0.0);
     for (place, page) in keys.pages[pages].iter().enumerate() {
-        let scores = &mut scores[place * PAGE..];
+        let scores = &mut scores[place * PAGE_SLOTS..];
         score_page::<S, IS_HALF, N>(simd, keys, page.keys, queries, scores, number);
     }
-    for of in 0..N {
-        let visible = queries[of].visible;
-        let scores = &mut scores[of * number..][..number];
-        for (position, &slot) in (visible.num_straight..).zip(&visible.path) {
+    for query in 0..N {
+        let visible = queries[query].visible;
+        let scores = &mut scores[query * number..][..number];
+        for (position, &slot) in (visible.num_contiguous..).zip(&visible.path) {
             // A window may begin pages after the straight part, and pages that are shared end before the path.
             if position >= first_slot && slot < first_slot + number {
                 scores[position - first_slot] = scores[slot - first_slot];
             }
         }
     }
-    for place in (0..number).step_by(PAGE) {
+    for place in (0..number).step_by(PAGE_SLOTS) {
         let scores = &mut scores[place..];
         add_block::<S, IS_HALF, N>(simd, keys, queries, scores, number, first_slot + place);
     }
 }
 
-/// Adds the values of a block of positions, whose scores become weights.
+/// Adds the values of a page of positions, whose scores become weights.
 #[inline(always)]
 fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
     simd: S,
@@ -190,22 +216,24 @@ fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
     first_position: usize,
 ) {
     let size = keys.shape.value_size;
-    let mut seen = [(first_position, first_position); N];
-    let mut shrunk = [simd.splat(1.0); N];
-    for of in 0..N {
-        let visible = queries[of].visible;
+    let mut ranges = [(first_position, first_position); N];
+    // The factors of the sums of earlier pages.
+    let mut corrections = [simd.splat(1.0); N];
+    for query in 0..N {
+        let visible = queries[query].visible;
         let start = keys.start(visible).max(first_position);
-        let end = visible.length().min(first_position + PAGE);
+        let end = visible.length().min(first_position + PAGE_SLOTS);
         if start < end {
-            seen[of] = (start, end);
+            ranges[query] = (start, end);
             let range = start - first_position..end - first_position;
-            let scores = &mut scores[of * stride..][..PAGE];
-            shrunk[of] = weigh(simd, &mut queries[of].so_far, scores, range);
+            let scores = &mut scores[query * stride..][..PAGE_SLOTS];
+            corrections[query] = update_softmax(simd, &mut queries[query].softmax, scores, range);
         }
     }
-    let mut are_alike = true;
-    for of in 0..N {
-        are_alike &= seen[of] == seen[0] && seen[of].1 <= queries[of].visible.num_straight;
+    let mut is_shared = true;
+    for query in 0..N {
+        is_shared &=
+            ranges[query] == ranges[0] && ranges[query].1 <= queries[query].visible.num_contiguous;
     }
     let mut first = 0;
     while first + S::LANES <= size {
@@ -213,36 +241,37 @@ fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
         macro_rules! add {
             ($number:literal) => {{
                 let mut sums = [[simd.splat(0.0); $number]; N];
-                for of in 0..N {
-                    sums[of] = load(simd, &queries[of].attended[first..], shrunk[of]);
+                for query in 0..N {
+                    sums[query] = load(simd, &queries[query].attended[first..], corrections[query]);
                 }
-                if are_alike {
-                    let (start, end) = seen[0];
+                if is_shared {
+                    let (start, end) = ranges[0];
                     let mut weights: [&[f32]; N] = [&[]; N];
-                    for of in 0..N {
-                        weights[of] =
-                            &scores[of * stride + start - first_position..][..end - start];
+                    for query in 0..N {
+                        weights[query] =
+                            &scores[query * stride + start - first_position..][..end - start];
                     }
                     sums = values.add(simd, start, weights, sums);
                 } else {
-                    for of in 0..N {
-                        let Visible { num_straight, ref path } = *queries[of].visible;
-                        let (mut position, end) = seen[of];
+                    for query in 0..N {
+                        let Visible { num_contiguous, ref path } = *queries[query].visible;
+                        let (mut position, end) = ranges[query];
                         while position < end {
                             // A run of slots.
-                            let (slot, number) = if position < num_straight {
-                                (position, num_straight.min(end) - position)
+                            let (slot, number) = if position < num_contiguous {
+                                (position, num_contiguous.min(end) - position)
                             } else {
-                                (path[position - num_straight], 1)
+                                (path[position - num_contiguous], 1)
                             };
-                            let weights = &scores[of * stride + position - first_position..];
-                            [sums[of]] = values.add(simd, slot, [&weights[..number]], [sums[of]]);
+                            let weights = &scores[query * stride + position - first_position..];
+                            [sums[query]] =
+                                values.add(simd, slot, [&weights[..number]], [sums[query]]);
                             position += number;
                         }
                     }
                 }
-                for of in 0..N {
-                    store(simd, sums[of], &mut queries[of].attended[first..]);
+                for query in 0..N {
+                    store(simd, sums[query], &mut queries[query].attended[first..]);
                 }
                 first += $number * S::LANES;
             }};
@@ -265,6 +294,7 @@ fn load<S: Simd, const B: usize>(simd: S, sums: &[f32], by: S::Floats) -> [S::Fl
     loaded
 }
 
+/// Stores sums of values.
 #[inline(always)]
 fn store<S: Simd, const B: usize>(simd: S, sums: [S::Floats; B], to: &mut [f32]) {
     for block in 0..B {
@@ -272,7 +302,7 @@ fn store<S: Simd, const B: usize>(simd: S, sums: [S::Floats; B], to: &mut [f32])
     }
 }
 
-/// Numbers of the cache.
+/// Reads a vector of elements of the cache, from the index of the first one.
 #[inline(always)]
 fn numbers<S: Simd, const IS_HALF: bool>(simd: S, bytes: &[u8], place: usize) -> S::Floats {
     if IS_HALF {
@@ -286,17 +316,17 @@ fn numbers<S: Simd, const IS_HALF: bool>(simd: S, bytes: &[u8], place: usize) ->
 #[inline(always)]
 fn score_page<S: Simd, const IS_HALF: bool, const N: usize>(
     simd: S,
-    of: Keys<'_>,
-    keys: &[u8],
+    keys: Keys<'_>,
+    page: &[u8],
     queries: &[Query<'_>; N],
     scores: &mut [f32],
     stride: usize,
 ) {
-    let places = of.shape.keys(of.head);
-    let size = places.len() / PAGE;
+    let places = keys.shape.keys(keys.head);
+    let size = places.len() / PAGE_SLOTS;
     let mut states: [&[f32]; N] = [&[]; N];
-    for of in 0..N {
-        states[of] = &queries[of].states[..size];
+    for query in 0..N {
+        states[query] = &queries[query].states[..size];
     }
     // Four vectors of keys at a time.
     for (part, start) in places.step_by(4 * S::LANES * size).enumerate() {
@@ -305,21 +335,21 @@ fn score_page<S: Simd, const IS_HALF: bool, const N: usize>(
             let mut lanes = [simd.splat(0.0); 4];
             for block in 0..4 {
                 let place = start + (block * size + dimension) * S::LANES;
-                lanes[block] = numbers::<S, IS_HALF>(simd, keys, place);
+                lanes[block] = numbers::<S, IS_HALF>(simd, page, place);
             }
-            for of in 0..N {
-                let state = simd.splat(states[of][dimension]);
+            for query in 0..N {
+                let state = simd.splat(states[query][dimension]);
                 for block in 0..4 {
-                    sums[of][block] = simd.fma(lanes[block], state, sums[of][block]);
+                    sums[query][block] = simd.fma(lanes[block], state, sums[query][block]);
                 }
             }
         }
-        let scale = simd.splat(of.scale);
+        let scale = simd.splat(keys.scale);
         for query in 0..N {
             let scores = &mut scores[query * stride + part * 4 * S::LANES..][..4 * S::LANES];
             for block in 0..4 {
                 let mut score = simd.mul(sums[query][block], scale);
-                if let Some(cap) = of.score_cap {
+                if let Some(cap) = keys.score_cap {
                     score = simd
                         .mul(tanh(simd, simd.mul(score, simd.splat(1.0 / cap))), simd.splat(cap));
                 }
@@ -331,43 +361,44 @@ fn score_page<S: Simd, const IS_HALF: bool, const N: usize>(
 
 /// The power of e of each lane, zero below -80: such a weight changes no sum.
 #[inline(always)]
-fn weight<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
+fn exp_weight<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
     simd.where_at_least(exp(simd, value), value, -80.0)
 }
 
-/// Replaces the scores of a range of a block by their weights, others by zero, and returns what the sums so far are
-/// to be multiplied by.
+/// Replaces the scores of a range of a page by their weights, others by zero, and returns the factor of the sums so
+/// far.
 #[inline(always)]
-fn weigh<S: Simd>(
+fn update_softmax<S: Simd>(
     simd: S,
-    so_far: &mut SoFar,
+    softmax: &mut SoftmaxState,
     scores: &mut [f32],
     range: Range<usize>,
 ) -> S::Floats {
     scores[..range.start].fill(f32::MIN);
     scores[range.end..].fill(f32::MIN);
-    let mut most = simd.splat(so_far.most);
+    let mut max = simd.splat(softmax.max);
     for lanes in scores.chunks_exact(S::LANES) {
-        most = simd.max(simd.load(lanes), most);
+        max = simd.max(simd.load(lanes), max);
     }
-    let before = std::mem::replace(&mut so_far.most, simd.greatest(most));
-    let most = simd.splat(-so_far.most);
-    let shrunk = weight(simd, simd.add(simd.splat(before), most));
-    let mut totals = simd.mul(simd.load(&so_far.totals), shrunk);
+    let before = std::mem::replace(&mut softmax.max, simd.greatest(max));
+    let max = simd.splat(-softmax.max);
+    let corrections = exp_weight(simd, simd.add(simd.splat(before), max));
+    let mut sums_of_weights = simd.mul(simd.load(&softmax.sums_of_weights), corrections);
     for lanes in scores.chunks_exact_mut(S::LANES) {
-        let weights = weight(simd, simd.add(simd.load(lanes), most));
+        let weights = exp_weight(simd, simd.add(simd.load(lanes), max));
         simd.store(weights, lanes);
-        totals = simd.add(totals, weights);
+        sums_of_weights = simd.add(sums_of_weights, weights);
     }
-    simd.store(totals, &mut so_far.totals);
-    shrunk
+    simd.store(sums_of_weights, &mut softmax.sums_of_weights);
+    corrections
 }
 
 /// Some vectors of the values of each slot.
 #[derive(Clone, Copy)]
 struct Values<'a, const IS_HALF: bool> {
+    /// The keys and values of the sequence.
     keys: Keys<'a>,
-    /// The place of the first number.
+    /// The index of the first element of a value.
     first: usize,
 }
 
@@ -383,8 +414,8 @@ impl<const IS_HALF: bool> Values<'_, IS_HALF> {
     ) -> [[S::Floats; B]; N] {
         let Keys { shape, pages, head, .. } = self.keys;
         let number = weights[0].len();
-        for of in 0..N {
-            weights[of] = &weights[of][..number];
+        for query in 0..N {
+            weights[query] = &weights[query][..number];
         }
         let start = shape.values(head, slot).start + self.first;
         for row in 0..number {
@@ -392,12 +423,12 @@ impl<const IS_HALF: bool> Values<'_, IS_HALF> {
             let mut values = [simd.splat(0.0); B];
             for block in 0..B {
                 let place = place + block * S::LANES;
-                values[block] = numbers::<S, IS_HALF>(simd, pages[slot / PAGE].values, place);
+                values[block] = numbers::<S, IS_HALF>(simd, pages[slot / PAGE_SLOTS].values, place);
             }
-            for of in 0..N {
-                let weight = simd.splat(weights[of][row]);
+            for query in 0..N {
+                let weight = simd.splat(weights[query][row]);
                 for block in 0..B {
-                    sums[of][block] = simd.fma(values[block], weight, sums[of][block]);
+                    sums[query][block] = simd.fma(values[block], weight, sums[query][block]);
                 }
             }
         }

@@ -7,22 +7,22 @@ use std::ops::Range;
 
 use memmap2::MmapMut;
 
-use super::config::Mixer;
-use super::load::Model;
-use super::recurrent::{MOST_RECORDED, RecurrentLayer, RecurrentShape, RecurrentSnapshot};
+use super::config::{Config, Mixer};
+use super::recurrent::{MAX_RECORDED_TOKENS, RecurrentLayer, RecurrentShape, RecurrentSnapshot};
 use crate::error::{Error, Result};
 use crate::gguf::bytes::zeros;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{f16, to_f16};
 
 /// The slots of a page.
-pub(crate) const PAGE: usize = 64;
-/// The pages that are mapped at once: in few maps, passes over a thousand tokens take a tenth less time.
-const MAPPED: usize = 8;
+pub(crate) const PAGE_SLOTS: usize = 64;
+/// The pages of a map: in few maps, passes over a thousand tokens take a tenth less time.
+const PAGES_PER_MAP: usize = 8;
 
 /// The precision of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
+    /// As they are computed.
     #[default]
     Float32,
     /// Half the memory; numbers beyond 65,504 become 65,504.
@@ -30,6 +30,7 @@ pub enum CacheType {
 }
 
 impl CacheType {
+    /// The bytes of a number.
     fn size(self) -> usize {
         match self {
             Self::Float32 => 4,
@@ -37,17 +38,19 @@ impl CacheType {
         }
     }
 
-    fn read(self, bytes: &[u8], place: usize) -> f32 {
+    /// Reads a number, by its index among numbers.
+    fn read(self, bytes: &[u8], index: usize) -> f32 {
         match self {
-            Self::Float32 => f32::from_le_bytes(bytes.as_chunks().0[place]),
-            Self::Float16 => f16(bytes.as_chunks().0[place]),
+            Self::Float32 => f32::from_le_bytes(bytes.as_chunks().0[index]),
+            Self::Float16 => f16(bytes.as_chunks().0[index]),
         }
     }
 
-    fn write(self, bytes: &mut [u8], place: usize, number: f32) {
+    /// Writes a number, by its index among numbers.
+    fn write(self, bytes: &mut [u8], index: usize, number: f32) {
         match self {
-            Self::Float32 => bytes.as_chunks_mut().0[place] = number.to_le_bytes(),
-            Self::Float16 => bytes.as_chunks_mut().0[place] = to_f16(number),
+            Self::Float32 => bytes.as_chunks_mut().0[index] = number.to_le_bytes(),
+            Self::Float16 => bytes.as_chunks_mut().0[index] = to_f16(number),
         }
     }
 }
@@ -55,71 +58,84 @@ impl CacheType {
 /// Keys and values of sequences, which are called rows.
 #[derive(Debug)]
 pub struct Cache {
+    /// The sequences.
     pub(crate) rows: Vec<CacheRow>,
+    /// The layout of their states.
     pub(crate) shape: CacheShape,
 }
 
-/// The places of the states of each layer.
+/// The layout of the states of each layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CacheShape {
+    /// The layout of keys and values, by the index of the layer.
     pub(crate) layers: Vec<LayerShape>,
-    /// Those of layers that have recurrent states.
+    /// The shapes of recurrent states, by the index of the layer; `None` for layers without them.
     recurrent: Vec<Option<RecurrentShape>>,
-    /// That of the model; rows then know their tokens.
+    /// The tokens above which a text has other rotations, as in the model; rows then know their tokens.
     short_context: Option<usize>,
-    with: Instructions,
+    /// The instructions by whose lanes keys lie side by side.
+    isa: Instructions,
     /// The numbers of a page of all layers.
     page_size: usize,
+    /// The type of these numbers.
     pub(crate) kind: CacheType,
 }
 
+/// The layout of the keys and values of a layer in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LayerShape {
+    /// The type of numbers.
     pub(crate) kind: CacheType,
+    /// The heads of keys; 0 for a layer without keys of its own.
     num_heads: usize,
+    /// The numbers of a key.
     key_size: usize,
+    /// The numbers of a value.
     pub(crate) value_size: usize,
-    /// Slots whose keys lie side by side.
+    /// The slots whose keys lie side by side, one for each lane of a vector.
     lanes: usize,
-    /// The place in a page of all layers.
+    /// The index of the first number of the layer in a page of all layers.
     start: usize,
 }
 
+/// The states of a sequence.
 #[derive(Debug, Default)]
 pub(crate) struct CacheRow {
-    /// Committed tokens.
+    /// The number of committed tokens.
     pub(crate) length: usize,
-    /// Tokens of the last pass, none of them committed.
+    /// The number of tokens of the last pass, none of them committed.
     pub(crate) num_pending: usize,
-    /// The committed tokens and those of the last pass, if the model has a short context.
+    /// The ids of the committed tokens and of those of the last pass, if the model has a short context.
     pub(crate) tokens: Vec<u32>,
     /// True if the states are those of a text above the short context.
     pub(crate) is_long: bool,
-    /// `(MAPPED,)` pages of all layers each.
+    /// Maps of `PAGES_PER_MAP` pages of all layers each.
     maps: Vec<MmapMut>,
-    /// Those of all layers, if some are recurrent.
+    /// The recurrent states, by the index of the layer, if some layers have them.
     recurrent: Vec<Option<RecurrentLayer>>,
     /// True if a part of the last pass can be committed alone.
     pub(crate) is_recorded: bool,
-    /// A number of tokens, and the recurrent states after them.
+    /// The number of tokens at the mark, and the recurrent states after them.
     mark: Option<(usize, Vec<RecurrentSnapshot>)>,
 }
 
 /// Some slots of a layer.
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
-    /// `(num_heads, PAGE / lanes, key_size, lanes)`.
+    /// The bytes of keys, `(num_heads, PAGE_SLOTS / lanes, key_size, lanes)`.
     pub(crate) keys: &'a [u8],
-    /// `(num_heads, PAGE, value_size)`.
+    /// The bytes of values, `(num_heads, PAGE_SLOTS, value_size)`.
     pub(crate) values: &'a [u8],
 }
 
 impl CacheShape {
-    pub(crate) fn of(model: &Model, kind: CacheType) -> Self {
+    fn new(config: &Config, isa: Instructions, kind: CacheType) -> Self {
         let mut page_size = 0;
-        let layers = model.config.layers.iter().map(|layer| {
+        let layers = config.layers.iter().map(|layer| {
             let (num_heads, key_size, value_size) = match &layer.mixer {
-                Mixer::Attention(of) => (of.num_cached_heads(), of.head_size, of.value_size),
+                Mixer::Attention(attention) => {
+                    (attention.num_cached_heads(), attention.head_size, attention.value_size)
+                }
                 _ => (0, 1, 1),
             };
             let shape = LayerShape {
@@ -127,20 +143,19 @@ impl CacheShape {
                 num_heads,
                 key_size,
                 value_size,
-                lanes: model.with.lanes(),
+                lanes: isa.lanes(),
                 start: page_size,
             };
             page_size += shape.page_size();
             shape
         });
         let layers = layers.collect();
-        let config = &model.config;
         let recurrent = config.layers.iter().map(|layer| layer.recurrent(config.hidden_size));
         Self {
             layers,
             recurrent: recurrent.collect(),
             short_context: config.short_context,
-            with: model.with,
+            isa,
             page_size,
             kind,
         }
@@ -151,21 +166,23 @@ impl CacheShape {
         self.recurrent.iter().any(Option::is_some)
     }
 
+    /// The bytes of a page of all layers.
     fn page_bytes(&self) -> usize {
         self.page_size * self.kind.size()
     }
 
-    /// The map of a page of a layer, and its bytes there.
-    fn place(&self, page: usize, layer: usize) -> (usize, Range<usize>) {
+    /// The index of the map that has a page of a layer, and of its bytes there.
+    fn locate(&self, page: usize, layer: usize) -> (usize, Range<usize>) {
         let (layer, size) = (self.layers[layer], self.kind.size());
-        let place = page % MAPPED * self.page_size + layer.start;
-        (page / MAPPED, place * size..(place + layer.page_size()) * size)
+        let start = page % PAGES_PER_MAP * self.page_size + layer.start;
+        (page / PAGES_PER_MAP, start * size..(start + layer.page_size()) * size)
     }
 }
 
 impl LayerShape {
+    /// The numbers of a page.
     fn page_size(self) -> usize {
-        PAGE * self.width()
+        PAGE_SLOTS * self.width()
     }
 
     /// The numbers of the keys and values of a token.
@@ -173,33 +190,34 @@ impl LayerShape {
         self.num_heads * (self.key_size + self.value_size)
     }
 
-    /// The place of the bytes of the values in a page, after all keys.
-    fn middle(self) -> usize {
-        PAGE * self.num_heads * self.key_size * self.kind.size()
+    /// The index of the first byte of the values in a page, after all keys.
+    fn values_start(self) -> usize {
+        PAGE_SLOTS * self.num_heads * self.key_size * self.kind.size()
     }
 
-    /// The places of the keys of a head in a page.
+    /// The indices of the numbers of the keys of a head in a page.
     pub(crate) fn keys(self, head: usize) -> Range<usize> {
-        let size = PAGE * self.key_size;
+        let size = PAGE_SLOTS * self.key_size;
         head * size..(head + 1) * size
     }
 
-    /// The place of a number of a key in a page.
+    /// The index of a key element (head, slot, dimension) in a page.
     fn key(self, head: usize, slot: usize, dimension: usize) -> usize {
-        let block = slot % PAGE / self.lanes;
-        let of_head = (block * self.key_size + dimension) * self.lanes + slot % self.lanes;
-        self.keys(head).start + of_head
+        let block = slot % PAGE_SLOTS / self.lanes;
+        let in_head = (block * self.key_size + dimension) * self.lanes + slot % self.lanes;
+        self.keys(head).start + in_head
     }
 
-    /// The places of the values of a head in the page of a slot.
+    /// The indices of the numbers of the value of a head and a slot in its page.
     pub(crate) fn values(self, head: usize, slot: usize) -> Range<usize> {
-        let start = (head * PAGE + slot % PAGE) * self.value_size;
+        let start = (head * PAGE_SLOTS + slot % PAGE_SLOTS) * self.value_size;
         start..start + self.value_size
     }
 }
 
 impl CacheRow {
-    fn of(rows: &mut [Self], row: usize) -> Result<&mut Self> {
+    /// Returns a row by its index.
+    fn get(rows: &mut [Self], row: usize) -> Result<&mut Self> {
         rows.get_mut(row).ok_or_else(|| Error::invalid("row", "must be a row of the cache"))
     }
 
@@ -208,9 +226,10 @@ impl CacheRow {
         self.recurrent[layer].as_mut().expect("a recurrent layer of a row that was reserved")
     }
 
+    /// A page of a layer.
     fn page(&self, shape: &CacheShape, page: usize, layer: usize) -> Page<'_> {
-        let (map, place) = shape.place(page, layer);
-        let (keys, values) = self.maps[map][place].split_at(shape.layers[layer].middle());
+        let (map, bytes) = shape.locate(page, layer);
+        let (keys, values) = self.maps[map][bytes].split_at(shape.layers[layer].values_start());
         Page { keys, values }
     }
 
@@ -221,7 +240,7 @@ impl CacheRow {
         layer: usize,
         num_slots: usize,
     ) -> Vec<Page<'_>> {
-        (0..num_slots.div_ceil(PAGE)).map(|page| self.page(shape, page, layer)).collect()
+        (0..num_slots.div_ceil(PAGE_SLOTS)).map(|page| self.page(shape, page, layer)).collect()
     }
 
     /// Puts the keys and values of a token, head after head, into a slot.
@@ -233,17 +252,17 @@ impl CacheRow {
         keys: &[f32],
         values: &[f32],
     ) {
-        let (map, place) = shape.place(slot / PAGE, layer);
+        let (map, bytes) = shape.locate(slot / PAGE_SLOTS, layer);
         let shape = shape.layers[layer];
-        let (of_keys, of_values) = self.maps[map][place].split_at_mut(shape.middle());
+        let (of_keys, of_values) = self.maps[map][bytes].split_at_mut(shape.values_start());
         for (head, keys) in keys.chunks_exact(shape.key_size).enumerate() {
             for (dimension, &number) in keys.iter().enumerate() {
                 shape.kind.write(of_keys, shape.key(head, slot, dimension), number);
             }
         }
         for (head, values) in values.chunks_exact(shape.value_size).enumerate() {
-            for (place, &number) in shape.values(head, slot).zip(values) {
-                shape.kind.write(of_values, place, number);
+            for (index, &number) in shape.values(head, slot).zip(values) {
+                shape.kind.write(of_values, index, number);
             }
         }
     }
@@ -253,12 +272,12 @@ impl CacheRow {
         let mut read = [Vec::new(), Vec::new()];
         let of_layer = shape.layers[layer];
         for slot in slots {
-            let page = self.page(shape, slot / PAGE, layer);
+            let page = self.page(shape, slot / PAGE_SLOTS, layer);
             for head in 0..of_layer.num_heads {
-                let keys = (0..of_layer.key_size).map(|of| of_layer.key(head, slot, of));
-                read[0].extend(keys.map(|place| shape.kind.read(page.keys, place)));
+                let keys = (0..of_layer.key_size).map(|d| of_layer.key(head, slot, d));
+                read[0].extend(keys.map(|index| shape.kind.read(page.keys, index)));
                 let values = of_layer.values(head, slot);
-                read[1].extend(values.map(|place| shape.kind.read(page.values, place)));
+                read[1].extend(values.map(|index| shape.kind.read(page.values, index)));
             }
         }
         read
@@ -266,18 +285,21 @@ impl CacheRow {
 }
 
 impl Cache {
-    /// Returns a cache of empty rows; memory is taken as they grow.
-    pub fn new(model: &Model, num_rows: usize, kind: CacheType) -> Self {
-        Self {
-            rows: (0..num_rows).map(|_| CacheRow::default()).collect(),
-            shape: CacheShape::of(model, kind),
-        }
+    /// Returns a cache of empty rows for a model; memory is taken as they grow.
+    pub(crate) fn new(
+        config: &Config,
+        isa: Instructions,
+        num_rows: usize,
+        kind: CacheType,
+    ) -> Self {
+        let rows = (0..num_rows).map(|_| CacheRow::default()).collect();
+        Self { rows, shape: CacheShape::new(config, isa, kind) }
     }
 
     /// The most bytes of a row of this many tokens: its pages, and recurrent states, whatever their number.
     pub fn row_bytes(&self, num_tokens: usize) -> usize {
-        let maps = num_tokens.div_ceil(MAPPED * PAGE);
-        let pages = maps.saturating_mul(MAPPED * self.shape.page_bytes());
+        let maps = num_tokens.div_ceil(PAGES_PER_MAP * PAGE_SLOTS);
+        let pages = maps.saturating_mul(PAGES_PER_MAP * self.shape.page_bytes());
         let recurrent = self.shape.recurrent.iter().flatten();
         recurrent.map(|shape| shape.most_bytes()).fold(pages, usize::saturating_add)
     }
@@ -287,36 +309,37 @@ impl Cache {
         self.rows.get(row).map(|row| row.length)
     }
 
-    pub(crate) fn is_for(&self, model: &Model) -> bool {
-        self.shape == CacheShape::of(model, self.shape.kind)
+    /// Returns true for a cache of such a model.
+    pub(crate) fn is_for(&self, config: &Config, isa: Instructions) -> bool {
+        self.shape == CacheShape::new(config, isa, self.shape.kind)
     }
 
     /// Takes memory for the slots of a pass.
     pub(crate) fn reserve(&mut self, row: usize, num_tokens: usize) -> Result<()> {
         let row = &mut self.rows[row];
-        (row.num_pending, row.is_recorded) = (0, num_tokens <= MOST_RECORDED);
+        (row.num_pending, row.is_recorded) = (0, num_tokens <= MAX_RECORDED_TOKENS);
         row.tokens.truncate(row.length);
         if self.shape.is_recurrent() && row.recurrent.is_empty() {
             let layers = self.shape.recurrent.iter().map(|shape| shape.map(RecurrentLayer::new));
             row.recurrent = layers.collect();
         }
-        while row.maps.len() * MAPPED * PAGE < row.length + num_tokens {
-            row.maps.push(zeros(MAPPED * self.shape.page_bytes(), "a cache")?);
+        while row.maps.len() * PAGES_PER_MAP * PAGE_SLOTS < row.length + num_tokens {
+            row.maps.push(zeros(PAGES_PER_MAP * self.shape.page_bytes(), "a cache")?);
         }
         Ok(())
     }
 
-    /// Commits tokens of the last pass: `path` are their places in it, each the child of the one before and the
+    /// Commits tokens of the last pass: `path` are their indices in it, each the child of the one before and the
     /// first one a child of the last committed token. Costs nothing where they are the first ones of the pass.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range, or the path is not an ascending list of nodes of the last pass.
     pub fn commit(&mut self, row: usize, path: &[usize]) -> Result<()> {
         let Self { rows, shape } = self;
-        let row = CacheRow::of(rows, row)?;
+        let row = CacheRow::get(rows, row)?;
         let is_ascending = path.windows(2).all(|pair| pair[0] < pair[1]);
         if !is_ascending || path.last().is_some_and(|&last| last >= row.num_pending) {
-            let reason = "must be ascending places of tokens of the last pass";
+            let reason = "must be ascending indices of tokens of the last pass";
             return Err(Error::invalid("path", reason));
         }
         let is_first = path.last().is_none_or(|&last| last < path.len());
@@ -324,20 +347,20 @@ impl Cache {
         if shape.is_recurrent() && !(is_first && is_recorded) {
             let reason = format!(
                 "must be the first tokens of the last pass, and all of a pass over more than \
-                 {MOST_RECORDED}, because the model has recurrent states"
+                 {MAX_RECORDED_TOKENS}, because the model has recurrent states"
             );
             return Err(Error::invalid("path", reason));
         }
         let num_pending = std::mem::take(&mut row.num_pending);
         if shape.short_context.is_some() {
             let pending = row.tokens.split_off(row.length);
-            row.tokens.extend(path.iter().map(|&place| pending[place]));
+            row.tokens.extend(path.iter().map(|&index| pending[index]));
         }
         for layer in row.recurrent.iter_mut().flatten() {
-            layer.commit(shape.with, path.len(), num_pending);
+            layer.commit(shape.isa, path.len(), num_pending);
         }
-        for (depth, &place) in path.iter().enumerate().filter(|(depth, place)| depth != *place) {
-            let slot = row.length + place;
+        for (depth, &index) in path.iter().enumerate().filter(|(depth, index)| depth != *index) {
+            let slot = row.length + index;
             for layer in 0..shape.layers.len() {
                 let [keys, values] = row.read(shape, layer, slot..slot + 1);
                 row.put(shape, layer, row.length + depth, &keys, &values);
@@ -353,7 +376,7 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range, has fewer tokens, or has no states of this position.
     pub fn truncate(&mut self, row: usize, length: usize) -> Result<()> {
-        if length > CacheRow::of(&mut self.rows, row)?.length {
+        if length > CacheRow::get(&mut self.rows, row)?.length {
             return Err(Error::invalid("length", "must be at most that of the row"));
         }
         let kept = self.kept(row, length)?;
@@ -365,13 +388,13 @@ impl Cache {
         if length < row.length {
             row.mark.take_if(|mark| mark.0 > length);
             let states = row.mark.as_ref().filter(|mark| mark.0 == length).map(|mark| &mark.1);
-            for (place, layer) in row.recurrent.iter_mut().flatten().enumerate() {
-                layer.restore(states.map(|states| &states[place]));
+            for (index, layer) in row.recurrent.iter_mut().flatten().enumerate() {
+                layer.restore(states.map(|states| &states[index]));
             }
         }
         (row.length, row.num_pending) = (length, 0);
         row.tokens.truncate(length);
-        row.maps.truncate(length.div_ceil(MAPPED * PAGE));
+        row.maps.truncate(length.div_ceil(PAGES_PER_MAP * PAGE_SLOTS));
         Ok(())
     }
 
@@ -381,7 +404,7 @@ impl Cache {
     /// [`Error::Invalid`] if the row is out of range.
     pub fn kept(&mut self, row: usize, length: usize) -> Result<usize> {
         let is_recurrent = self.shape.is_recurrent();
-        let row = CacheRow::of(&mut self.rows, row)?;
+        let row = CacheRow::get(&mut self.rows, row)?;
         let mark = row.mark.as_ref().map_or(0, |mark| mark.0);
         Ok(match length.min(row.length) {
             all if !is_recurrent || all == row.length => all,
@@ -396,7 +419,7 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range.
     pub fn mark(&mut self, row: usize) -> Result<()> {
-        let row = CacheRow::of(&mut self.rows, row)?;
+        let row = CacheRow::get(&mut self.rows, row)?;
         let states: Vec<_> =
             row.recurrent.iter().flatten().map(RecurrentLayer::committed).collect();
         row.mark = (!states.is_empty()).then_some((row.length, states));
@@ -408,26 +431,26 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if a row is out of range, and [`Error::OutOfMemory`].
     pub fn copy(&mut self, from: usize, to: usize) -> Result<()> {
-        CacheRow::of(&mut self.rows, to)?;
-        let of = CacheRow::of(&mut self.rows, from)?;
+        CacheRow::get(&mut self.rows, to)?;
+        let source = CacheRow::get(&mut self.rows, from)?;
         let copied = CacheRow {
-            recurrent: of.recurrent.clone(),
-            mark: of.mark.clone(),
-            is_long: of.is_long,
+            recurrent: source.recurrent.clone(),
+            mark: source.mark.clone(),
+            is_long: source.is_long,
             ..CacheRow::default()
         };
-        let (length, tokens) = (of.length, of.tokens.clone());
+        let (length, tokens) = (source.length, source.tokens.clone());
         if from == to {
             return Ok(());
         }
         self.rows[to] = copied;
         self.reserve(to, length)?;
         let mut maps = std::mem::take(&mut self.rows[to].maps);
-        let mut left = length.div_ceil(PAGE) * self.shape.page_bytes();
+        let mut remaining = length.div_ceil(PAGE_SLOTS) * self.shape.page_bytes();
         for (from, to) in self.rows[from].maps.iter().zip(&mut maps) {
-            let number = left.min(to.len());
-            to[..number].copy_from_slice(&from[..number]);
-            left -= number;
+            let num_bytes = remaining.min(to.len());
+            to[..num_bytes].copy_from_slice(&from[..num_bytes]);
+            remaining -= num_bytes;
         }
         // The tokens come last: reserving forgets those after the row's length.
         (self.rows[to].maps, self.rows[to].length, self.rows[to].tokens) = (maps, length, tokens);
@@ -440,26 +463,27 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range, or the states of a token are incomplete; [`Error::OutOfMemory`].
     pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
-        let start = CacheRow::of(&mut self.rows, row)?.length;
+        let start = CacheRow::get(&mut self.rows, row)?.length;
         self.require_states_of_tokens()?;
-        let of_token = self.shape.page_size / PAGE;
-        let num_tokens = states.len().checked_div(of_token).unwrap_or(0);
-        if num_tokens * of_token != states.len() {
+        let width = self.shape.page_size / PAGE_SLOTS;
+        let num_tokens = states.len().checked_div(width).unwrap_or(0);
+        if num_tokens * width != states.len() {
             return Err(Error::invalid("states", "must be those of whole tokens"));
         }
         self.reserve(row, num_tokens)?;
         let Self { rows, shape } = self;
         let row = &mut rows[row];
-        let mut rest = states;
-        for (layer, of) in shape.layers.iter().enumerate() {
-            let (states, others) = rest.split_at(num_tokens * of.width());
-            rest = others;
-            let [of_key, of_value] = [of.key_size, of.value_size].map(|size| of.num_heads * size);
-            if of_key == 0 || of_value == 0 {
+        let mut remaining = states;
+        for (layer, layout) in shape.layers.iter().enumerate() {
+            let (states, others) = remaining.split_at(num_tokens * layout.width());
+            remaining = others;
+            let sizes = [layout.key_size, layout.value_size];
+            let [key_width, value_width] = sizes.map(|size| layout.num_heads * size);
+            if key_width == 0 || value_width == 0 {
                 continue; // it reads the keys and values of another layer
             }
-            let (keys, values) = states.split_at(num_tokens * of_key);
-            let tokens = keys.chunks_exact(of_key).zip(values.chunks_exact(of_value));
+            let (keys, values) = states.split_at(num_tokens * key_width);
+            let tokens = keys.chunks_exact(key_width).zip(values.chunks_exact(value_width));
             for (slot, (keys, values)) in (start..).zip(tokens) {
                 row.put(shape, layer, slot, keys, values);
             }
@@ -473,21 +497,22 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range.
     pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
-        CacheRow::of(&mut self.rows, row)?;
+        CacheRow::get(&mut self.rows, row)?;
         self.require_states_of_tokens()?;
         let Self { rows, shape } = self;
-        let row = CacheRow::of(rows, row)?;
+        let row = CacheRow::get(rows, row)?;
         let layers = 0..shape.layers.len();
         Ok(layers.flat_map(|layer| row.read(shape, layer, 0..row.length).concat()).collect())
     }
 
+    /// Requires that the states of a token do not depend on others, so that rows can be taken apart.
     fn require_states_of_tokens(&self) -> Result<()> {
-        let of = match self.shape.short_context {
+        let kind = match self.shape.short_context {
             _ if self.shape.is_recurrent() => "with recurrent states",
             Some(_) => "whose rotations depend on the length of the text",
             None => return Ok(()),
         };
-        let reason = format!("cannot be taken from or added to a cache {of}: copy the row");
+        let reason = format!("cannot be taken from or added to a cache {kind}: copy the row");
         Err(Error::invalid("states", reason))
     }
 }

@@ -3,30 +3,46 @@
 use std::f32::consts::FRAC_1_SQRT_2;
 
 use super::cache::Cache;
-use super::config::Config;
+use super::chunk::PassChunk;
+use super::config::{Config, LayerConfig};
 use super::elementwise::{add, scale};
 use super::feed_forward::FeedForwardWeights;
 use super::layer_inputs::LayerInput;
-use super::load::{Loader, Model};
+use super::loader::Loader;
 use super::low_rank::LowRank;
 use super::mixer::MixerWeights;
-use super::pass::{PassChunk, Scratch};
+use super::operations::{Operations, Scratch};
 use super::streams::StreamMixing;
 use crate::error::Result;
 
+/// The weights of a layer.
 #[derive(Debug)]
 pub(crate) struct DecoderBlock {
-    before_mixer: Option<Vec<f32>>,
+    /// The norms around the mixer.
+    mixer_norms: PartNorms,
+    /// The part that brings the states of other tokens to a token.
     mixer: MixerWeights,
-    after_mixer: Option<Vec<f32>>,
+    /// A product that is added after the mixer.
     low_rank: Option<LowRank>,
-    before_feed_forward: Option<Vec<f32>>,
+    /// The norms around the feed-forward part.
+    feed_forward_norms: PartNorms,
+    /// The part that is computed for each token alone.
     feed_forward: FeedForwardWeights,
-    after_feed_forward: Option<Vec<f32>>,
+    /// The weights by which the layer mixes streams, if the model has several.
     streams: Option<StreamMixing>,
+    /// The weights of the input that the layer has for a token.
     layer_input: Option<LayerInput>,
-    /// Times the states after the layer.
+    /// The factor of what the mixer and the feed-forward part add to the states.
+    residual_scale: f32,
+    /// The factor of the states after the layer.
     scale: Option<f32>,
+}
+
+/// The weights of the norms before and after a part of a layer, `(hidden_size,)`.
+#[derive(Debug)]
+struct PartNorms {
+    before: Option<Vec<f32>>,
+    after: Option<Vec<f32>>,
 }
 
 /// The states of some tokens, which layers read and write.
@@ -39,69 +55,104 @@ pub(crate) struct LayerStates {
     pub(crate) inputs: Vec<Vec<f32>>,
 }
 
-impl DecoderBlock {
-    pub(crate) fn load(loader: &mut Loader<'_>, config: &Config, number: usize) -> Result<Self> {
-        let (of_layer, hidden) = (&config.layers[number], config.hidden_size);
-        let norms = of_layer.norms;
-        let norm = |name: Option<&str>, loader: &mut Loader<'_>| {
-            let name = name.map(|name| format!("blk.{number}.{name}.weight"));
-            name.map(|name| loader.vector(&name, hidden)).transpose()
+impl PartNorms {
+    fn load(
+        loader: &mut Loader<'_>,
+        [before, after]: [Option<&str>; 2],
+        hidden: usize,
+    ) -> Result<Self> {
+        let mut norm = |name: Option<&str>| {
+            name.map(|name| loader.vector(&format!("{name}.weight"), hidden)).transpose()
         };
-        let low_rank = of_layer.has_low_rank.then(|| LowRank::load(loader, hidden, number));
+        Ok(Self { before: norm(before)?, after: norm(after)? })
+    }
+
+    /// Makes the states the inputs of the part.
+    fn begin(&self, ops: Operations, states: &[f32], scratch: &mut Scratch) {
+        match &self.before {
+            Some(norm) => ops.normalize(states, norm, &mut scratch.normed),
+            None => copy(states, &mut scratch.normed),
+        }
+    }
+
+    /// Adds the outputs of the part to the states, times a factor.
+    fn end(&self, ops: Operations, states: &mut [f32], by: f32, scratch: &mut Scratch) {
+        let Scratch { added, normed, .. } = scratch;
+        let added = if let Some(norm) = &self.after {
+            ops.normalize(added, norm, normed);
+            normed
+        } else {
+            added
+        };
+        scale(added, by);
+        add(states, added);
+    }
+}
+
+impl DecoderBlock {
+    pub(crate) fn load(
+        loader: &mut Loader<'_>,
+        config: &Config,
+        layer: &LayerConfig,
+    ) -> Result<Self> {
+        let (hidden, norms) = (config.hidden_size, layer.norms);
+        let low_rank = layer.has_low_rank.then(|| LowRank::load(loader, hidden));
         let low_rank = low_rank.transpose()?;
-        let streams = config.num_streams.map(|of| StreamMixing::load(loader, hidden, of, number));
+        let streams = config.num_streams.map(|num| StreamMixing::load(loader, hidden, num));
+        let streams = streams.transpose()?;
         let input = config.layer_input_size;
-        let input = input.map(|size| LayerInput::load(loader, hidden, size, number));
-        let scale = loader.optional(&format!("blk.{number}.layer_output_scale.weight"), 1)?;
+        let input = input.map(|size| LayerInput::load(loader, hidden, size));
+        let scale = loader.optional("layer_output_scale.weight", 1)?;
+        let mixer_norms = [norms.before_mixer, norms.after_mixer];
+        let feed_forward_norms = [norms.before_feed_forward, norms.after_feed_forward];
         Ok(Self {
-            before_mixer: norm(norms.before_mixer, loader)?,
-            mixer: MixerWeights::load(loader, config, number)?,
-            after_mixer: norm(norms.after_mixer, loader)?,
+            mixer_norms: PartNorms::load(loader, mixer_norms, hidden)?,
+            mixer: MixerWeights::load(loader, config, layer)?,
             low_rank,
-            before_feed_forward: norm(norms.before_feed_forward, loader)?,
-            feed_forward: FeedForwardWeights::load(loader, config, number)?,
-            after_feed_forward: norm(norms.after_feed_forward, loader)?,
-            streams: streams.transpose()?,
+            feed_forward_norms: PartNorms::load(loader, feed_forward_norms, hidden)?,
+            feed_forward: FeedForwardWeights::load(loader, config, layer)?,
+            streams,
             layer_input: input.transpose()?,
+            residual_scale: layer.residual_scale,
             scale: scale.map(|scale| scale[0]),
         })
     }
 
+    /// Changes the states of the tokens of a chunk; `layer` is the index of this layer.
     pub(crate) fn forward(
         &self,
-        model: &Model,
-        number: usize,
+        layer: usize,
         cache: &mut Cache,
         chunk: &PassChunk<'_>,
         states: &mut LayerStates,
         scratch: &mut Scratch,
     ) {
         let LayerStates { active, streams, inputs } = states;
-        let (options, by) = (chunk.options, model.config.layers[number].residual_scale);
-        if let Some(of) = &self.streams {
-            of.predict(model, options, streams, scratch);
+        let (ops, by) = (chunk.ops, self.residual_scale);
+        if let Some(mixing) = &self.streams {
+            mixing.predict(ops, streams, scratch);
             active.clone_from(&streams[0]);
         }
-        begin(model, active, self.before_mixer.as_ref(), scratch);
-        let low_rank = self.low_rank.as_ref().map(|of| of.forward(model, options, scratch));
-        self.mixer.forward(model, number, cache, chunk, scratch);
-        end(model, active, self.after_mixer.as_ref(), by, scratch);
+        self.mixer_norms.begin(ops, active, scratch);
+        let low_rank = self.low_rank.as_ref().map(|product| product.forward(ops, scratch));
+        self.mixer.forward(layer, cache, chunk, scratch);
+        self.mixer_norms.end(ops, active, by, scratch);
         if let Some(low_rank) = low_rank {
             add(active, &low_rank);
             scale(active, FRAC_1_SQRT_2);
         }
-        begin(model, active, self.before_feed_forward.as_ref(), scratch);
-        self.feed_forward.forward(model.with, options, scratch);
-        end(model, active, self.after_feed_forward.as_ref(), by, scratch);
-        if let Some(of) = &self.streams {
-            of.correct(model, options, active, streams, scratch);
+        self.feed_forward_norms.begin(ops, active, scratch);
+        self.feed_forward.forward(ops, active, scratch);
+        self.feed_forward_norms.end(ops, active, by, scratch);
+        if let Some(mixing) = &self.streams {
+            mixing.correct(ops, active, streams, scratch);
         }
-        if let Some(of) = &self.layer_input {
+        if let Some(input) = &self.layer_input {
             let is_alone = self.streams.is_none();
             if is_alone {
-                begin(model, active, None, scratch);
+                copy(active, &mut scratch.normed);
             }
-            of.forward(model, options, &inputs[number], scratch);
+            input.forward(ops, &inputs[layer], scratch);
             let changed = streams.iter_mut().skip(1).chain(is_alone.then_some(active));
             changed.for_each(|states| add(states, &scratch.added));
         }
@@ -111,25 +162,7 @@ impl DecoderBlock {
     }
 }
 
-/// Makes the states the inputs of a part of a layer.
-fn begin(model: &Model, states: &[f32], norm: Option<&Vec<f32>>, scratch: &mut Scratch) {
-    if let Some(norm) = norm {
-        model.normalize(states, norm, &mut scratch.normed);
-    } else {
-        scratch.normed.clear();
-        scratch.normed.extend_from_slice(states);
-    }
-}
-
-/// Adds the outputs of a part of a layer to the states.
-fn end(model: &Model, states: &mut [f32], norm: Option<&Vec<f32>>, by: f32, scratch: &mut Scratch) {
-    let Scratch { added, normed, .. } = scratch;
-    let added = if let Some(norm) = norm {
-        model.normalize(added, norm, normed);
-        normed
-    } else {
-        added
-    };
-    scale(added, by);
-    add(states, added);
+fn copy(states: &[f32], to: &mut Vec<f32>) {
+    to.clear();
+    to.extend_from_slice(states);
 }

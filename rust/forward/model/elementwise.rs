@@ -3,11 +3,15 @@
 use super::config::Activation;
 use crate::simd::vector::{Job, Simd, exp};
 
-/// Divides each row by its root mean square, in place or into `outputs`.
+/// Divides each row by its root mean square. Loops run over rows, and in a row twice over its states.
 pub(crate) struct Normalize<'a> {
+    /// The rows, `(num_rows, size)`.
     pub(crate) states: &'a [f32],
+    /// The factors of each row, `(size,)`.
     pub(crate) weights: &'a [f32],
+    /// The number that is added to mean squares.
     pub(crate) epsilon: f32,
+    /// The normalized rows, `(num_rows, size)`.
     pub(crate) outputs: &'a mut [f32],
 }
 
@@ -31,11 +35,15 @@ impl Job for Normalize<'_> {
     }
 }
 
-/// Writes, for each row of a gate and what it lets through, one after the other, their product.
+/// Multiplies up projections by activated gates. Loops run over tokens and vectors.
 pub(crate) struct Gated<'a> {
+    /// The function of a gate.
     pub(crate) activation: Activation,
+    /// For each token the gates and then the up projections, `(num_tokens, 2 * size)`.
     pub(crate) inputs: &'a [f32],
+    /// The number of gates of a token.
     pub(crate) size: usize,
+    /// The products, `(num_tokens, size)`.
     pub(crate) outputs: &'a mut [f32],
 }
 
@@ -45,10 +53,10 @@ impl Job for Gated<'_> {
         let rows =
             self.inputs.chunks_exact(2 * self.size).zip(self.outputs.chunks_exact_mut(self.size));
         for (inputs, outputs) in rows {
-            let (gates, through) = inputs.split_at(self.size);
-            let lanes = gates.chunks_exact(S::LANES).zip(through.chunks_exact(S::LANES));
-            for ((gate, through), output) in lanes.zip(outputs.chunks_exact_mut(S::LANES)) {
-                let (mut gate, mut through) = (simd.load(gate), simd.load(through));
+            let (gates, ups) = inputs.split_at(self.size);
+            let lanes = gates.chunks_exact(S::LANES).zip(ups.chunks_exact(S::LANES));
+            for ((gate, up), output) in lanes.zip(outputs.chunks_exact_mut(S::LANES)) {
+                let (mut gate, mut up) = (simd.load(gate), simd.load(up));
                 // All are the gate times a logistic function.
                 let mut logit = gate;
                 match self.activation {
@@ -61,14 +69,14 @@ impl Job for Gated<'_> {
                     }
                     Activation::Clipped => {
                         gate = at_most(simd, gate, LIMIT);
-                        through = simd.max(at_most(simd, through, LIMIT), simd.splat(-LIMIT));
-                        through = simd.add(through, simd.splat(1.0));
+                        up = simd.max(at_most(simd, up, LIMIT), simd.splat(-LIMIT));
+                        up = simd.add(up, simd.splat(1.0));
                         logit = simd.mul(gate, simd.splat(1.702));
                     }
                 }
                 let power =
                     exp(simd, simd.mul(simd.max(logit, simd.splat(-87.0)), simd.splat(-1.0)));
-                let product = simd.mul(gate, through);
+                let product = simd.mul(gate, up);
                 simd.store(simd.div(product, simd.add(power, simd.splat(1.0))), output);
             }
         }
@@ -77,7 +85,9 @@ impl Job for Gated<'_> {
 
 /// Multiplies states by the logistic functions of as many gates.
 pub(crate) struct Gate<'a> {
+    /// The gates, as many as states.
     pub(crate) gates: &'a [f32],
+    /// The states, which become products.
     pub(crate) states: &'a mut [f32],
 }
 
@@ -104,9 +114,10 @@ pub(crate) fn cut_off(gates: &mut [f32], deviations: f32) {
     }
 }
 
-/// The bound of [`Activation::Clipped`].
+/// The bound of the gates and up projections of [`Activation::Clipped`].
 const LIMIT: f32 = 7.0;
 
+/// The lesser of each lane and a limit.
 #[inline(always)]
 fn at_most<S: Simd>(simd: S, value: S::Floats, limit: f32) -> S::Floats {
     let minus = simd.splat(-1.0);

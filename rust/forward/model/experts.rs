@@ -4,39 +4,49 @@
 //! added in the order of experts: a token's sum is the same to the bit alone and among others.
 
 use super::config::{DenseConfig, ExpertsConfig, Routing};
-use super::elementwise::Gated;
-use super::layer::LinearLayer;
-use super::load::Loader;
-use super::pass::{PassOptions, Scratch, apply};
-use super::self_attention::add_bias;
+use super::linear::LinearLayer;
+use super::loader::Loader;
+use super::operations::{Operations, Scratch};
 use crate::error::Result;
-use crate::kernel::states::States;
-use crate::simd::instructions::Instructions;
+use crate::kernel::states::TokenTiles;
 
-/// Those of a layer.
+/// The weights of the experts of a layer.
 #[derive(Debug)]
 pub(crate) struct Experts {
+    /// The rule by which logits become weights of experts.
     routing: Routing,
+    /// From states to a logit for each expert.
     router: LinearLayer,
-    router_bias: Option<Vec<f32>>,
-    /// Is added to scores to select experts, not to weigh them.
+    /// The numbers that are added to scores to select experts, not to weigh them, `(num_experts,)`.
     selection_bias: Option<Vec<f32>>,
+    /// The factors of the outputs of experts, `(num_experts,)`.
+    scales: Option<Vec<f32>>,
+    /// The experts of which each token takes some.
     routed: Vec<ExpertWeights>,
-    /// One more that all tokens take, and what gives the logit of its weight, if that is not 1.
-    shared: Option<(ExpertWeights, Option<LinearLayer>)>,
+    /// One more that all tokens take.
+    shared: Option<Shared>,
 }
 
+/// An expert that all tokens take.
+#[derive(Debug)]
+struct Shared {
+    weights: ExpertWeights,
+    /// From states to the logit of its weight; `None` for the weight 1.
+    gate: Option<LinearLayer>,
+}
+
+/// The weights of an expert.
 #[derive(Debug)]
 struct ExpertWeights {
+    /// The size and the activation.
     config: DenseConfig,
-    /// Gates and what they let through.
+    /// From states to gates, and then to up projections.
     gate_up: LinearLayer,
-    gate_up_bias: Option<Vec<f32>>,
+    /// From gated up projections to states.
     down: LinearLayer,
-    down_bias: Option<Vec<f32>>,
 }
 
-/// A token that takes an expert, or an expert that a token takes, and the weight of the outputs.
+/// The index of a token that takes an expert, or of an expert that a token takes, and the weight of the outputs.
 type Taken = (usize, f32);
 
 impl Routing {
@@ -64,64 +74,67 @@ impl Experts {
         loader: &mut Loader<'_>,
         hidden: usize,
         config: &ExpertsConfig,
-        layer: usize,
     ) -> Result<Self> {
         let &ExpertsConfig { number, expert, routing, shared } = config;
-        let of = |part: &str| format!("blk.{layer}.{part}");
-        let router = [(of("ffn_gate_inp"), number)];
-        let router_bias = loader.bias(&router)?;
-        let router = loader.linear(&router, hidden)?;
-        let selection_bias = loader.optional(&of("exp_probs_b.bias"), number)?;
-        let routed = ExpertWeights::load_all(loader, hidden, expert, number, &of)?;
+        let router = loader.linear(&[("ffn_gate_inp", number)], hidden)?;
+        let selection_bias = loader.optional("exp_probs_b.bias", number)?;
+        let scales = loader.optional("ffn_down_exps.scale", number)?;
+        let routed = ExpertWeights::load_all(loader, hidden, expert, number)?;
         let shared = shared.map(|shared| -> Result<_> {
             let config = DenseConfig { size: shared.size, ..expert };
-            let expert = ExpertWeights::load_shared(loader, hidden, config, &of)?;
-            let gate = [(of("ffn_gate_inp_shexp"), 1)];
+            let weights = ExpertWeights::load_shared(loader, hidden, config)?;
+            let gate = [("ffn_gate_inp_shexp", 1)];
             let gate = shared.has_gate.then(|| loader.linear(&gate, hidden)).transpose()?;
-            Ok((expert, gate))
+            Ok(Shared { weights, gate })
         });
         let shared = shared.transpose()?;
-        Ok(Self { routing, router, router_bias, selection_bias, routed, shared })
+        Ok(Self { routing, router, selection_bias, scales, routed, shared })
     }
 
     /// Writes the weighed sums of the outputs of each token's experts, of `scratch.normed` into `scratch.added`.
-    pub(crate) fn forward(
-        &self,
-        with: Instructions,
-        options: PassOptions<'_>,
-        scratch: &mut Scratch,
-    ) {
+    pub(crate) fn forward(&self, ops: Operations, scratch: &mut Scratch) {
+        self.route(ops, scratch);
+        self.forward_routed(ops, scratch);
+    }
+
+    /// Writes the logits of the router, of `scratch.normed` into `scratch.logits`.
+    pub(crate) fn route(&self, ops: Operations, scratch: &mut Scratch) {
+        let Scratch { prepared, normed, logits, .. } = scratch;
+        ops.linear(&self.router, normed, prepared, logits);
+    }
+
+    /// As [`forward`](Self::forward), by the logits in `scratch.logits`.
+    pub(crate) fn forward_routed(&self, ops: Operations, scratch: &mut Scratch) {
         let Scratch { prepared, normed, added, gate_up, gated, logits, gathered, down, .. } =
             scratch;
         let size = self.router.num_inputs;
         added.clear();
         added.resize(normed.len(), 0.0);
-        apply(&self.router, normed, options, prepared, logits);
-        add_bias(self.router_bias.as_ref(), logits);
         let mut by_expert = vec![Vec::new(); self.routed.len()];
         for (token, logits) in logits.chunks_exact(self.router.num_outputs).enumerate() {
             for (expert, weight) in self.routing.route(logits, self.selection_bias.as_deref()) {
-                by_expert[expert].push((token, weight));
+                let scale = self.scales.as_ref().map_or(1.0, |scales| scales[expert]);
+                by_expert[expert].push((token, weight * scale));
             }
         }
-        if let Some((_, gate)) = &self.shared {
+        if let Some(Shared { gate, .. }) = &self.shared {
             logits.clear();
             logits.resize(normed.len() / size, 1.0);
             if let Some(gate) = gate {
-                apply(gate, normed, options, prepared, logits);
+                ops.linear(gate, normed, prepared, logits);
                 for logit in &mut *logits {
                     *logit = sigmoid(*logit);
                 }
             }
             by_expert.push(logits.iter().copied().enumerate().collect());
         }
-        let experts = self.routed.iter().chain(self.shared.iter().map(|(expert, _)| expert));
+        let experts = self.routed.iter().chain(self.shared.iter().map(|shared| &shared.weights));
         for (expert, taken) in experts.zip(&by_expert).filter(|(_, taken)| !taken.is_empty()) {
             gathered.clear();
             for &(token, _) in taken {
                 gathered.extend_from_slice(&normed[token * size..][..size]);
             }
-            expert.forward(with, options, gathered, [gate_up, gated, down], prepared);
+            expert.forward(ops, gathered, [gate_up, gated, down], prepared);
             for (&(token, weight), down) in taken.iter().zip(down.chunks_exact(size)) {
                 let added = &mut added[token * size..][..size];
                 added.iter_mut().zip(down).for_each(|(added, down)| *added += weight * down);
@@ -137,78 +150,59 @@ impl ExpertWeights {
         hidden: usize,
         config: DenseConfig,
         number: usize,
-        of: &dyn Fn(&str) -> String,
     ) -> Result<Vec<Self>> {
         let size = config.size;
-        let weight = |part: &str| of(&format!("{part}.weight"));
-        let gate_up = if loader.has(&weight("ffn_gate_up_exps")) {
-            vec![loader.matrices(&weight("ffn_gate_up_exps"), number, [2 * size, hidden])?]
+        let gate_up = if loader.has("ffn_gate_up_exps.weight") {
+            vec![loader.matrices("ffn_gate_up_exps.weight", number, [2 * size, hidden])?]
         } else {
-            let mut both = Vec::new();
-            for part in ["ffn_gate_exps", "ffn_up_exps"] {
-                both.push(loader.matrices(&weight(part), number, [size, hidden])?);
-            }
-            both
+            vec![
+                loader.matrices("ffn_gate_exps.weight", number, [size, hidden])?,
+                loader.matrices("ffn_up_exps.weight", number, [size, hidden])?,
+            ]
         };
-        let down = loader.matrices(&weight("ffn_down_exps"), number, [hidden, size])?;
-        let mut biases = Vec::new();
-        for (part, size) in
-            [("ffn_gate_exps", size), ("ffn_up_exps", size), ("ffn_down_exps", hidden)]
-        {
-            biases.push(loader.biases(&of(&format!("{part}.bias")), number, size)?);
-        }
+        let down = loader.matrices("ffn_down_exps.weight", number, [hidden, size])?;
+        let gate_bias = loader.biases("ffn_gate_exps.bias", number, size)?;
+        let up_bias = loader.biases("ffn_up_exps.bias", number, size)?;
+        let gate_up_bias = gate_bias.zip(up_bias);
+        let down_bias = loader.biases("ffn_down_exps.bias", number, hidden)?;
         let expert = |expert: usize| {
-            let parts: Vec<_> = gate_up.iter().map(|of| of[expert].clone()).collect();
-            let bias = |of: usize| biases[of].as_ref().map(|of| of[expert].clone());
-            Self {
-                config,
-                gate_up: loader.pack(&parts, hidden),
-                gate_up_bias: bias(0).zip(bias(1)).map(|(gate, up)| [gate, up].concat()),
-                down: loader.pack(&down[expert..=expert], size),
-                down_bias: bias(2),
-            }
+            let parts: Vec<_> = gate_up.iter().map(|experts| experts[expert].clone()).collect();
+            let mut gate_up = loader.pack(&parts, hidden);
+            let mut down = loader.pack(&down[expert..=expert], size);
+            gate_up.bias = gate_up_bias
+                .as_ref()
+                .map(|(gate, up)| [gate[expert].as_slice(), &up[expert]].concat());
+            down.bias = down_bias.as_ref().map(|bias| bias[expert].clone());
+            Self { config, gate_up, down }
         };
         Ok((0..number).map(expert).collect())
     }
 
-    fn load_shared(
-        loader: &mut Loader<'_>,
-        hidden: usize,
-        config: DenseConfig,
-        of: &dyn Fn(&str) -> String,
-    ) -> Result<Self> {
+    fn load_shared(loader: &mut Loader<'_>, hidden: usize, config: DenseConfig) -> Result<Self> {
         let size = config.size;
-        let gate_up = [(of("ffn_gate_shexp"), size), (of("ffn_up_shexp"), size)];
-        let down = [(of("ffn_down_shexp"), hidden)];
+        let gate_up = [("ffn_gate_shexp", size), ("ffn_up_shexp", size)];
         Ok(Self {
             config,
             gate_up: loader.linear(&gate_up, hidden)?,
-            gate_up_bias: None,
-            down: loader.linear(&down, size)?,
-            down_bias: None,
+            down: loader.linear(&[("ffn_down_shexp", hidden)], size)?,
         })
     }
 
-    /// Writes gates and inputs, their products, and the outputs of some tokens.
+    /// Writes gates and up projections, their products, and the outputs of some tokens.
     fn forward(
         &self,
-        with: Instructions,
-        options: PassOptions<'_>,
+        ops: Operations,
         states: &[f32],
         [gate_up, gated, outputs]: [&mut Vec<f32>; 3],
-        prepared: &mut States,
+        prepared: &mut TokenTiles,
     ) {
-        apply(&self.gate_up, states, options, prepared, gate_up);
-        add_bias(self.gate_up_bias.as_ref(), gate_up);
-        gated.resize(gate_up.len() / 2, 0.0);
-        let DenseConfig { size, activation, .. } = self.config;
-        with.run(Gated { activation, inputs: gate_up, size, outputs: gated });
-        apply(&self.down, gated, options, prepared, outputs);
-        add_bias(self.down_bias.as_ref(), outputs);
+        ops.linear(&self.gate_up, states, prepared, gate_up);
+        ops.gate(self.config.activation, gate_up, self.config.size, gated);
+        ops.linear(&self.down, gated, prepared, outputs);
     }
 }
 
-pub(crate) fn sigmoid(logit: f32) -> f32 {
+fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
@@ -227,6 +221,7 @@ mod tests {
     use crate::gguf::file::Tensor;
     use crate::kernel::states::Activations;
     use crate::model::config::Activation;
+    use crate::simd::instructions::Instructions;
 
     const ROUTING: Routing =
         Routing { num_used: 2, is_sigmoid: false, normalizes: Some(0.0), scale: 1.0 };
@@ -280,9 +275,9 @@ mod tests {
             numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
         } else {
             // Q8_0: a half of 2^-7, then 32 numbers.
-            let block = |of: &[f32]| {
+            let block = |numbers: &[f32]| {
                 #[expect(clippy::cast_possible_truncation)]
-                let whole = of.iter().map(|number| ((number * 127.0) as i8).cast_unsigned());
+                let whole = numbers.iter().map(|number| ((number * 127.0) as i8).cast_unsigned());
                 [0, 0x20].into_iter().chain(whole).collect::<Vec<_>>()
             };
             numbers.chunks(32).flat_map(block).collect()
@@ -293,8 +288,14 @@ mod tests {
     const HIDDEN: usize = 64;
     const WIDE: usize = 32;
 
+    fn linear(tensor: Tensor, isa: Instructions, bias: Option<Vec<f32>>) -> LinearLayer {
+        let mut layer = LinearLayer::of(tensor, isa).unwrap();
+        layer.bias = bias;
+        layer
+    }
+
     /// Random experts, and their matrices and biases as numbers.
-    fn experts(kind: BlockType, with: Instructions, seed: u32) -> (Experts, Vec<[Vec<f32>; 4]>) {
+    fn experts(kind: BlockType, isa: Instructions, seed: u32) -> (Experts, Vec<[Vec<f32>; 4]>) {
         let mut plain = Vec::new();
         let mut weights = |seed: u32| {
             let gate_up = tensor(kind, seed, 2 * WIDE, HIDDEN);
@@ -309,10 +310,8 @@ mod tests {
             ]);
             ExpertWeights {
                 config: DenseConfig { size: WIDE, activation: Activation::Silu, cutoff: None },
-                gate_up: LinearLayer::of(gate_up, with).unwrap(),
-                gate_up_bias: Some(gate_up_bias),
-                down: LinearLayer::of(down, with).unwrap(),
-                down_bias: Some(down_bias),
+                gate_up: linear(gate_up, isa, Some(gate_up_bias)),
+                down: linear(down, isa, Some(down_bias)),
             }
         };
         let routed = (0..5).map(|expert| weights(seed + 10 * expert)).collect();
@@ -322,11 +321,11 @@ mod tests {
         plain.push([router.numbers(), gate.numbers(), numbers(seed + 202, 5), Vec::new()]);
         let experts = Experts {
             routing: ROUTING,
-            router: LinearLayer::of(router, with).unwrap(),
-            router_bias: Some(numbers(seed + 202, 5)),
+            router: linear(router, isa, Some(numbers(seed + 202, 5))),
             selection_bias: None,
+            scales: None,
             routed,
-            shared: Some((shared, Some(LinearLayer::of(gate, with).unwrap()))),
+            shared: Some(Shared { weights: shared, gate: Some(linear(gate, isa, None)) }),
         };
         (experts, plain)
     }
@@ -356,7 +355,7 @@ mod tests {
         for ([gate_up, gate_up_bias, down, down_bias], weight) in routed.iter().zip(weights) {
             let both = plus(product(gate_up, &states), gate_up_bias);
             let gated: Vec<f64> = (0..WIDE)
-                .map(|of| both[of] / (1.0 + (-both[of]).exp()) * both[WIDE + of])
+                .map(|gate| both[gate] / (1.0 + (-both[gate]).exp()) * both[WIDE + gate])
                 .collect();
             for (output, value) in outputs.iter_mut().zip(plus(product(down, &gated), down_bias)) {
                 *output += weight * value;
@@ -367,24 +366,23 @@ mod tests {
 
     fn apply(
         experts: &Experts,
-        with: Instructions,
+        isa: Instructions,
         states: &[f32],
         num_threads: usize,
         activations: Activations,
     ) -> Vec<f32> {
         let mut scratch = Scratch { normed: states.to_vec(), ..Scratch::default() };
-        let options = PassOptions { activations, num_threads, ..PassOptions::default() };
-        experts.forward(with, options, &mut scratch);
+        experts.forward(Operations { isa, activations, num_threads, epsilon: 0.0 }, &mut scratch);
         scratch.added
     }
 
     #[test]
     fn outputs_are_those_of_the_definition_alone_and_among_others() {
-        for with in Instructions::available() {
+        for isa in Instructions::available() {
             for kind in [BlockType::F32, BlockType::Q8_0] {
-                let (experts, plain) = experts(kind, with, 7);
+                let (experts, plain) = experts(kind, isa, 7);
                 let states = numbers(1, 20 * HIDDEN);
-                let together = apply(&experts, with, &states, 1, Activations::Float32);
+                let together = apply(&experts, isa, &states, 1, Activations::Float32);
                 for (output, states) in together.chunks(HIDDEN).zip(states.chunks(HIDDEN)) {
                     for (output, expected) in output.iter().zip(expected(&plain, states)) {
                         assert!(
@@ -393,10 +391,10 @@ mod tests {
                     }
                 }
                 for activations in [Activations::Float32, Activations::Int8] {
-                    let together = apply(&experts, with, &states, 3, activations);
+                    let together = apply(&experts, isa, &states, 3, activations);
                     let alone: Vec<f32> = states
                         .chunks(HIDDEN)
-                        .flat_map(|states| apply(&experts, with, states, 1, activations))
+                        .flat_map(|states| apply(&experts, isa, states, 1, activations))
                         .collect();
                     assert_eq!(together, alone);
                 }

@@ -4,17 +4,12 @@ use super::config::{
     Activation, AttentionConfig, Config, FeedForward, HeadNorms, LayerConfig, Mixer, Norms,
     Temperature,
 };
-use super::fields::{ANGLES, Fields};
-use super::hybrids::HYBRIDS;
-use super::mixtures::MIXTURES;
+use super::fields::{ANGLES, Family, Fields};
 use super::rotation::{Pairs, Rotation};
 use crate::error::Result;
-use crate::gguf::file::Gguf;
 
-pub(super) type Family = fn(&Fields<'_>) -> Result<Config>;
-
-/// Families by `general.architecture`.
-const FAMILIES: [(&str, Family); 16] = [
+/// By `general.architecture`, apart from mixtures of experts and recurrent layers.
+pub(super) const DECODERS: [(&str, Family); 16] = [
     ("exaone4", exaone4),
     ("gemma", gemma),
     ("gemma2", gemma2),
@@ -34,74 +29,6 @@ const FAMILIES: [(&str, Family); 16] = [
 ];
 
 impl Config {
-    /// The values of `general.architecture` that are computed.
-    pub fn architectures() -> impl Iterator<Item = &'static str> {
-        FAMILIES.iter().chain(&MIXTURES).chain(&HYBRIDS).map(|(name, _)| *name)
-    }
-
-    /// Reads the description of the model of a file.
-    pub(crate) fn read(file: &Gguf) -> Result<Self> {
-        let architecture = file.text("general.architecture").unwrap_or_default();
-        let Some((_, family)) = FAMILIES
-            .iter()
-            .chain(&MIXTURES)
-            .chain(&HYBRIDS)
-            .find(|(name, _)| *name == architecture)
-        else {
-            return Err(file.unsupported(format!("has the architecture {architecture:?}")));
-        };
-        let config = family(&Fields { file, architecture })?;
-        let long = |size: usize| (size > 64).then_some("a long convolution");
-        let reason = config.layers.iter().find_map(|layer| match &layer.mixer {
-            Mixer::Attention(of) if of.num_kv_heads == 0 => Some("layers without keys"),
-            Mixer::Attention(of) if !of.num_heads.is_multiple_of(of.num_kv_heads) => {
-                Some("heads that no number of them shares keys")
-            }
-            Mixer::Attention(of) if !config.shares_keys(of) => {
-                Some("layers that attend to keys of another shape")
-            }
-            Mixer::Attention(of) if !config.rotates(of) => {
-                Some("rotations of more dimensions than heads have")
-            }
-            Mixer::Attention(of) => {
-                let is_usual = |size: usize| size.is_multiple_of(16) && (16..=1024).contains(&size);
-                let is_usual = is_usual(of.head_size) && is_usual(of.value_size);
-                (!is_usual).then_some("heads that are not a multiple of 16 in size")
-            }
-            Mixer::ShortConvolution(of) => long(of.kernel_size),
-            Mixer::GatedDelta(of)
-                if !of.memory.num_heads.is_multiple_of(of.memory.num_key_heads) =>
-            {
-                Some("heads that no number of them shares keys")
-            }
-            Mixer::GatedDelta(of) if !matches!(of.memory.head_size, 16..=1024) => {
-                Some("memories of an unusual size")
-            }
-            Mixer::GatedDelta(of) if !of.memory.head_size.is_multiple_of(16) => {
-                Some("heads that are not a multiple of 16 in size")
-            }
-            Mixer::GatedDelta(of) => long(of.kernel_size),
-        });
-        reason.map_or(Ok(config), |reason| Err(file.unsupported(format!("has {reason}"))))
-    }
-
-    /// Returns true if the heads of a layer are not smaller than what is rotated.
-    fn rotates(&self, attention: &AttentionConfig) -> bool {
-        let rotation = attention.rotation.and_then(|of| self.rotations.get(of));
-        rotation.is_none_or(|of| 2 * of.angles.len() <= attention.head_size)
-    }
-
-    /// Returns true if the keys that a layer attends to have the shape of its own ones.
-    fn shares_keys(&self, attention: &AttentionConfig) -> bool {
-        let shape = |of: &AttentionConfig| (of.num_kv_heads, of.head_size, of.value_size);
-        let source = attention.keys_of.map(|of| &self.layers[of].mixer);
-        match source {
-            Some(Mixer::Attention(of)) => shape(of) == shape(attention),
-            Some(_) => false,
-            None => true,
-        }
-    }
-
     pub(super) fn set_windows(&mut self, windows: Vec<Option<usize>>) {
         for (layer, window) in self.layers.iter_mut().zip(windows) {
             layer.set_attention(|attention| attention.window = window);
@@ -115,7 +42,9 @@ impl Config {
         let local = fields.unscaled(pairs, size, base, ANGLES[1])?;
         self.rotations.push(local);
         for layer in &mut self.layers {
-            layer.set_attention(|of| of.rotation = Some(usize::from(of.window.is_some())));
+            layer.set_attention(|attention| {
+                attention.rotation = Some(usize::from(attention.window.is_some()));
+            });
         }
         Ok(())
     }
@@ -125,7 +54,9 @@ impl Config {
         if is_27b && fields.number("attention.scale").is_none() {
             let hidden = self.hidden_size;
             for layer in &mut self.layers {
-                layer.set_attention(|of| of.scale = 1.0 / ((hidden / of.num_heads) as f32).sqrt());
+                layer.set_attention(|attention| {
+                    attention.scale = 1.0 / ((hidden / attention.num_heads) as f32).sqrt();
+                });
             }
         }
     }
@@ -198,7 +129,9 @@ fn mistral3(fields: &Fields<'_>) -> Result<Config> {
             length => length,
         };
         for layer in &mut config.layers {
-            layer.set_attention(|of| of.temperature = Some(Temperature { scale, length }));
+            layer.set_attention(|attention| {
+                attention.temperature = Some(Temperature { scale, length });
+            });
         }
     }
     Ok(config)
@@ -224,8 +157,9 @@ fn exaone4(fields: &Fields<'_>) -> Result<Config> {
     config.set_head_norms(HeadNorms::OfEach);
     for layer in &mut config.layers {
         layer.norms = Norms::AFTER;
-        layer.set_attention(|of| {
-            of.rotation = of.rotation.filter(|_| !has_windows || of.window.is_some());
+        layer.set_attention(|attention| {
+            let is_rotated = !has_windows || attention.window.is_some();
+            attention.rotation = attention.rotation.filter(|_| is_rotated);
         });
     }
     Ok(config)
@@ -292,14 +226,14 @@ fn gemma_with_inputs(fields: &Fields<'_>, period: usize) -> Result<Config> {
     let num_shared = fields.maybe("attention.shared_kv_layers")?.unwrap_or(0);
     let num_own = config.layers.len().saturating_sub(num_shared);
     for (number, layer) in config.layers.iter_mut().enumerate() {
-        let keys_of = (0..num_own).rev().find(|&of| has_window[of] == has_window[number]);
+        let keys_of = (0..num_own).rev().find(|&layer| has_window[layer] == has_window[number]);
         if keys_of.is_none() {
             return Err(fields.file.corrupt("its last layers share keys that no layer has"));
         }
-        layer.set_attention(|of| {
-            of.scale = 1.0;
-            of.has_value_norms = true;
-            of.keys_of = keys_of.filter(|_| number >= num_own);
+        layer.set_attention(|attention| {
+            attention.scale = 1.0;
+            attention.has_value_norms = true;
+            attention.keys_of = keys_of.filter(|_| number >= num_own);
         });
     }
     Ok(config)
@@ -323,14 +257,18 @@ fn gemma3n(fields: &Fields<'_>) -> Result<Config> {
     Ok(config)
 }
 
-/// Layers with windows have heads of another size.
+/// Layers with windows have heads of another size, and some models have experts beside dense feed-forward parts.
 fn gemma4(fields: &Fields<'_>) -> Result<Config> {
     let mut config = gemma_with_inputs(fields, 6)?;
+    if fields.maybe("expert_count")?.is_some() {
+        config.add_experts(fields.experts(true)?);
+    }
     for layer in &mut config.layers {
-        let LayerConfig { mixer: Mixer::Attention(of), .. } = layer else { continue };
-        if of.has_window() {
-            of.head_size = fields.count_or("attention.key_length_swa", of.head_size)?;
-            of.value_size = fields.count_or("attention.value_length_swa", of.value_size)?;
+        let Mixer::Attention(attention) = &mut layer.mixer else { continue };
+        if attention.has_window() {
+            let AttentionConfig { head_size, value_size, .. } = attention;
+            *head_size = fields.count_or("attention.key_length_swa", *head_size)?;
+            *value_size = fields.count_or("attention.value_length_swa", *value_size)?;
         }
     }
     Ok(config)

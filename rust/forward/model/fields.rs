@@ -9,21 +9,30 @@ use crate::error::Result;
 use crate::gguf::file::Gguf;
 use crate::gguf::reader::Value;
 
-/// Layers of a size that no file of today reaches are taken for damage.
-const MOST: usize = 1 << 24;
-const MOST_LAYERS: usize = 4096;
+/// The largest size of a layer: one that no file of today reaches is taken for damage.
+const MAX_SIZE: usize = 1 << 24;
+/// The most layers of a model.
+const MAX_LAYERS: usize = 4096;
 
-/// Tensors with the angles of rotations of all layers and of those with windows, which files have not.
+/// Names of tensors that [`Gguf::of_arrays`] adds; GGUF files do not have them. They have the angles of rotations, of all
+/// layers and of those with windows.
 pub(crate) const ANGLES: [&str; 2] = ["rope_angles.weight", "rope_angles_swa.weight"];
 
-/// Tensors of divisors of all angles, and of those of short and of long contexts.
+/// The tensor of divisors of the angles of all texts.
 pub(crate) const FACTORS: &str = "rope_freqs.weight";
+/// The tensor of divisors of the angles of texts within the short context.
 pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
+/// The tensor of divisors of the angles of longer texts.
 pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
+
+/// A function that fills the description of a model from the metadata of its file.
+pub(super) type Family = fn(&Fields<'_>) -> Result<Config>;
 
 /// The metadata of an architecture.
 pub(crate) struct Fields<'a> {
+    /// The file.
     pub(crate) file: &'a Gguf,
+    /// The prefix of its fields.
     pub(crate) architecture: &'a str,
 }
 
@@ -39,7 +48,7 @@ impl Fields<'_> {
     /// A count, which must be in the file.
     pub(crate) fn count(&self, name: &str) -> Result<usize> {
         match self.file.count(&self.key(name)) {
-            Some(count @ 1..=MOST) => Ok(count),
+            Some(count @ 1..=MAX_SIZE) => Ok(count),
             _ => Err(self.file.corrupt(format!("{} is not a number of this size", self.key(name)))),
         }
     }
@@ -60,7 +69,7 @@ impl Fields<'_> {
             return Ok(vec![self.count(name)?; num_layers]);
         };
         let count = |value: &Value| match value {
-            Value::Int(number) => usize::try_from(*number).ok().filter(|&count| count <= MOST),
+            Value::Int(number) => usize::try_from(*number).ok().filter(|&count| count <= MAX_SIZE),
             _ => None,
         };
         let counts: Option<Vec<_>> = of_layers.iter().map(count).collect();
@@ -104,21 +113,21 @@ impl Fields<'_> {
             _ if size.is_none() => vec![false; num_layers],
             None => every(period),
             Some(Value::List(pattern)) if pattern.len() == num_layers => {
-                let is_global = |of: &Value| matches!(of, Value::Bool(false) | Value::Int(0));
-                pattern.iter().map(|of| !is_global(of)).collect()
+                let is_global = |value: &Value| matches!(value, Value::Bool(false) | Value::Int(0));
+                pattern.iter().map(|value| !is_global(value)).collect()
             }
-            Some(&Value::Int(period @ 1..)) => every(usize::try_from(period).unwrap_or(MOST)),
+            Some(&Value::Int(period @ 1..)) => every(usize::try_from(period).unwrap_or(MAX_SIZE)),
             _ => return Err(self.file.corrupt("its pattern of windows is not one of its layers")),
         };
         Ok(is_local.into_iter().map(|is_local| size.filter(|_| is_local)).collect())
     }
 
-    /// A decoder without windows, with norms before attention and feed-forward parts.
+    /// The description of a decoder without windows, with norms before attention and feed-forward parts.
     pub(crate) fn decoder(&self, pairs: Pairs) -> Result<Config> {
         let hidden_size = self.count("embedding_length")?;
         let num_layers = self.count("block_count")?;
-        if num_layers > MOST_LAYERS {
-            return Err(self.file.unsupported(format!("has more than {MOST_LAYERS} layers")));
+        if num_layers > MAX_LAYERS {
+            return Err(self.file.unsupported(format!("has more than {MAX_LAYERS} layers")));
         }
         let num_heads = self.counts("attention.head_count", num_layers)?;
         let num_kv_heads = match self.value("attention.head_count_kv") {

@@ -1,57 +1,50 @@
 //! Gated delta nets: heads that learn, token by token, which values follow which keys.
 
 use super::cache::Cache;
-use super::config::{Activation, Config, DeltaConfig};
-use super::elementwise::{Gate, Gated, Normalize};
-use super::layer::LinearLayer;
-use super::load::{Loader, Model};
-use super::pass::{PassChunk, Scratch, apply};
+use super::chunk::PassChunk;
+use super::config::{Activation, DeltaConfig};
+use super::elementwise::Gate;
+use super::linear::LinearLayer;
+use super::loader::Loader;
+use super::operations::Operations;
 use super::recurrent::MemoryShape;
 use crate::error::Result;
 use crate::gguf::file::Tensor;
 
-/// Is added to the sums of squares of queries and keys, as transformers does.
+/// The number that is added to the sums of squares of queries and keys, as transformers does.
 const EPSILON: f32 = 1e-6;
 
+/// A gated delta net between its two projections.
 #[derive(Debug)]
 pub(crate) struct GatedDelta {
+    /// The heads and their sizes.
     shape: MemoryShape,
-    /// Queries, keys and values; the gates of outputs; and, for each head, what its rate and its decay depend on.
-    projection: LinearLayer,
-    /// `(kernel_size, num_channels)`.
+    /// The weights of the convolution, the token's own one at the end, `(kernel_size, num_channels)`.
     taps: Vec<f32>,
-    /// For each head, what is added to the exponent of its decay, and its factor.
+    /// The numbers that are added to the logits of decays, `(num_heads,)`.
     decay_bias: Vec<f32>,
+    /// The factors of the logarithms of decays, `(num_heads,)`.
     decay_factor: Vec<f32>,
+    /// The weights of the norm of each head's output, `(head_size,)`.
     norm: Vec<f32>,
-    output: LinearLayer,
 }
 
 impl GatedDelta {
-    pub(crate) fn load(
+    /// Queries, keys and values; gates of outputs; the logits of rates and of decays of each head; and the output.
+    pub(crate) fn projections(
         loader: &mut Loader<'_>,
-        config: &Config,
+        hidden: usize,
         delta: DeltaConfig,
-        number: usize,
-    ) -> Result<Self> {
-        let of = |part: &str| format!("blk.{number}.{part}");
-        let (hidden, shape) = (config.hidden_size, delta.memory);
-        let MemoryShape { num_heads, head_size, .. } = shape;
-        let of_values = num_heads * head_size;
+    ) -> Result<[LinearLayer; 2]> {
+        let shape = delta.memory;
+        let value_size = shape.num_heads * shape.head_size;
         let mut parts = vec![
-            loader.matrix(&of("attn_qkv.weight"), shape.num_channels(), hidden)?,
-            loader.matrix(&of("attn_gate.weight"), of_values, hidden)?,
+            loader.matrix("attn_qkv.weight", shape.num_channels(), hidden)?,
+            loader.matrix("attn_gate.weight", value_size, hidden)?,
         ];
-        parts.extend(Self::load_rates(loader, hidden, shape, &of)?);
-        Ok(Self {
-            projection: loader.pack(&parts, hidden),
-            taps: loader.taps(&of("ssm_conv1d.weight"), delta.kernel_size, shape.num_channels())?,
-            decay_bias: loader.vector(&of("ssm_dt.bias"), num_heads)?,
-            decay_factor: loader.vector(&of("ssm_a"), num_heads)?,
-            norm: loader.vector(&of("ssm_norm.weight"), head_size)?,
-            output: loader.linear(&[(of("ssm_out"), hidden)], of_values)?,
-            shape,
-        })
+        parts.extend(Self::load_rates(loader, hidden, shape)?);
+        let projection = loader.pack(&parts, hidden);
+        Ok([projection, loader.linear(&[("ssm_out", hidden)], value_size)?])
     }
 
     /// The matrices of rates and decays, which some files have in one tensor, by key heads.
@@ -59,14 +52,13 @@ impl GatedDelta {
         loader: &mut Loader<'_>,
         hidden: usize,
         shape: MemoryShape,
-        of: &dyn Fn(&str) -> String,
     ) -> Result<[Tensor; 2]> {
         let MemoryShape { num_heads, num_key_heads, .. } = shape;
-        if !loader.has(&of("ssm_ba.weight")) {
-            let mut matrix = |part: &str| loader.matrix(&of(part), num_heads, hidden);
+        if !loader.has("ssm_ba.weight") {
+            let mut matrix = |name: &str| loader.matrix(name, num_heads, hidden);
             return Ok([matrix("ssm_beta.weight")?, matrix("ssm_alpha.weight")?]);
         }
-        let both = loader.matrix(&of("ssm_ba.weight"), 2 * num_heads, hidden)?;
+        let both = loader.matrix("ssm_ba.weight", 2 * num_heads, hidden)?;
         let shared = num_heads / num_key_heads;
         let rows = |first: usize| {
             (0..num_heads).map(move |head| 2 * (head - head % shared) + first + head % shared)
@@ -74,78 +66,74 @@ impl GatedDelta {
         Ok([both.select(rows(0)), both.select(rows(shared))])
     }
 
-    pub(crate) fn forward(
+    pub(crate) fn load(loader: &mut Loader<'_>, delta: DeltaConfig) -> Result<Self> {
+        let shape @ MemoryShape { num_heads, head_size, .. } = delta.memory;
+        Ok(Self {
+            taps: loader.taps("ssm_conv1d.weight", delta.kernel_size, shape.num_channels())?,
+            decay_bias: loader.vector("ssm_dt.bias", num_heads)?,
+            decay_factor: loader.vector("ssm_a", num_heads)?,
+            norm: loader.vector("ssm_norm.weight", head_size)?,
+            shape,
+        })
+    }
+
+    /// Writes the gated outputs of all heads, `(num_tokens, num_heads * head_size)`.
+    pub(crate) fn mix(
         &self,
-        model: &Model,
-        number: usize,
+        layer: usize,
         cache: &mut Cache,
         chunk: &PassChunk<'_>,
-        scratch: &mut Scratch,
+        projected: &[f32],
+        mixed: &mut Vec<f32>,
     ) {
-        let Scratch { prepared, normed, qkv: projected, attended, added, .. } = scratch;
-        apply(&self.projection, normed, chunk.options, prepared, projected);
+        let ops = chunk.ops;
         let MemoryShape { num_heads, head_size, .. } = self.shape;
-        let (width, of_values) = (self.shape.num_channels(), num_heads * head_size);
-        attended.clear();
-        let (mut mixed, mut read) = (Vec::new(), Vec::new());
+        let (width, value_size) = (self.shape.num_channels(), num_heads * head_size);
+        mixed.clear();
+        let (mut convolved, mut read, mut normed) = (Vec::new(), Vec::new(), Vec::new());
         for (part, row, projected) in chunk.by_row(cache, projected) {
-            let tokens = projected.chunks_exact(self.projection.num_outputs);
+            let tokens = projected.chunks_exact(width + value_size + 2 * num_heads);
             let inputs: Vec<f32> =
                 tokens.clone().flat_map(|token| &token[..width]).copied().collect();
-            let states = cache.rows[row].recurrent(number);
-            states.convolve(model.with, part, &self.taps, &inputs, &mut mixed);
-            let gates = mixed.clone();
-            model.with.run(Gate { gates: &gates, states: &mut mixed });
+            let states = cache.rows[row].recurrent(layer);
+            states.convolve(ops.isa, part, &self.taps, &inputs, &mut convolved);
+            let gates = convolved.clone();
+            ops.isa.run(Gate { gates: &gates, states: &mut convolved });
             let mut steps = Vec::with_capacity(tokens.len() * self.shape.step_size());
-            for (token, mixed) in tokens.clone().zip(mixed.chunks_exact(width)) {
-                self.put_step(model, mixed, &token[width + of_values..], &mut steps);
+            for (token, convolved) in tokens.clone().zip(convolved.chunks_exact(width)) {
+                self.put_step(ops, convolved, &token[width + value_size..], &mut steps);
             }
-            states.remember(model.with, part, &steps, chunk.options.num_threads, &mut read);
-            let norm = self.norm.as_slice();
-            let (epsilon, mut outputs) = (model.config.epsilon, vec![0.0; read.len()]);
-            model.with.run(Normalize {
-                states: &read,
-                weights: norm,
-                epsilon,
-                outputs: &mut outputs,
-            });
+            states.remember(ops.isa, part, &steps, ops.num_threads, &mut read);
+            ops.normalize(&read, &self.norm, &mut normed);
             let num_tokens = tokens.len();
-            let mut both = Vec::with_capacity(2 * of_values);
-            for (place, token) in tokens.enumerate() {
+            let (mut both, mut gated) = (Vec::with_capacity(2 * value_size), Vec::new());
+            for (index, token) in tokens.enumerate() {
                 both.clear();
-                both.extend_from_slice(&token[width..width + of_values]);
+                both.extend_from_slice(&token[width..width + value_size]);
                 for head in 0..num_heads {
-                    let place = (head * num_tokens + place) * head_size;
-                    both.extend_from_slice(&outputs[place..][..head_size]);
+                    let start = (head * num_tokens + index) * head_size;
+                    both.extend_from_slice(&normed[start..][..head_size]);
                 }
-                let start = attended.len();
-                attended.resize(start + of_values, 0.0);
-                let (activation, outputs) = (Activation::Silu, &mut attended[start..]);
-                model.with.run(Gated { activation, inputs: &both, size: of_values, outputs });
+                ops.gate(Activation::Silu, &both, value_size, &mut gated);
+                mixed.extend_from_slice(&gated);
             }
         }
-        apply(&self.output, attended, chunk.options, prepared, added);
     }
 
     /// Adds the step of a token: queries and keys of length 1, values, decays and rates.
-    fn put_step(&self, model: &Model, mixed: &[f32], rates: &[f32], steps: &mut Vec<f32>) {
+    fn put_step(&self, ops: Operations, mixed: &[f32], logits: &[f32], steps: &mut Vec<f32>) {
         let MemoryShape { num_heads, num_key_heads, head_size: size, .. } = self.shape;
-        let of_keys = num_key_heads * size;
+        let key_size = num_key_heads * size;
         let start = steps.len();
         steps.extend_from_slice(mixed);
         // Norms divide by the root mean square, and not by that of the sum; queries are scaled once more.
-        let epsilon = EPSILON / size as f32;
-        for (place, scale) in [(0, size as f32), (of_keys, (size as f32).sqrt())] {
-            let outputs = &mut steps[start + place..][..of_keys];
-            let states = &mixed[place..][..of_keys];
-            model.with.run(Normalize {
-                states,
-                weights: &vec![1.0 / scale; size],
-                epsilon,
-                outputs,
-            });
+        let ops = Operations { epsilon: EPSILON / size as f32, ..ops };
+        let mut normed = Vec::new();
+        for (first, scale) in [(0, size as f32), (key_size, (size as f32).sqrt())] {
+            let states = &mut steps[start + first..][..key_size];
+            ops.normalize_in_place(states, &vec![1.0 / scale; size], &mut normed);
         }
-        let (rates, decays) = rates.split_at(num_heads);
+        let (rates, decays) = logits.split_at(num_heads);
         for (head, decay) in decays.iter().enumerate() {
             steps.push((self.decay_factor[head] * softplus(decay + self.decay_bias[head])).exp());
         }

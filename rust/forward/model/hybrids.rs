@@ -3,8 +3,7 @@
 use super::config::{
     Config, ConvolutionConfig, DeltaConfig, ExpertsConfig, HeadNorms, Mixer, Norms,
 };
-use super::families::Family;
-use super::fields::Fields;
+use super::fields::{Family, Fields};
 use super::recurrent::MemoryShape;
 use super::rotation::Pairs;
 use crate::error::Result;

@@ -1,51 +1,76 @@
 //! Parts of layers that bring the states of other tokens to a token.
+//!
+//! Each projects the states, mixes what it has projected with earlier tokens, and projects the result to states.
 
 use super::cache::Cache;
-use super::config::{Config, Mixer};
+use super::chunk::PassChunk;
+use super::config::{Config, LayerConfig, Mixer};
 use super::gated_delta::GatedDelta;
-use super::load::{Loader, Model};
-use super::pass::{PassChunk, Scratch};
+use super::linear::LinearLayer;
+use super::loader::Loader;
+use super::operations::Scratch;
 use super::self_attention::SelfAttention;
 use super::short_convolution::ShortConvolution;
 use crate::error::Result;
 
+/// The weights of the mixer of a layer.
 #[derive(Debug)]
-pub(crate) enum MixerWeights {
+pub(crate) struct MixerWeights {
+    /// From states to what is mixed.
+    projection: LinearLayer,
+    /// What lies between the projections.
+    core: Core,
+    /// From what was mixed to states.
+    output: LinearLayer,
+}
+
+/// The kinds of mixers.
+#[derive(Debug)]
+enum Core {
     Attention(SelfAttention),
     ShortConvolution(ShortConvolution),
     GatedDelta(GatedDelta),
 }
 
 impl MixerWeights {
-    pub(crate) fn load(loader: &mut Loader<'_>, config: &Config, number: usize) -> Result<Self> {
-        match &config.layers[number].mixer {
-            Mixer::Attention(attention) => {
-                let of = SelfAttention::load(loader, config.hidden_size, attention, number);
-                of.map(Self::Attention)
-            }
-            Mixer::ShortConvolution(of) => {
-                let of = ShortConvolution::load(loader, config.hidden_size, *of, number);
-                of.map(Self::ShortConvolution)
-            }
-            Mixer::GatedDelta(of) => {
-                GatedDelta::load(loader, config, *of, number).map(Self::GatedDelta)
-            }
-        }
+    pub(crate) fn load(
+        loader: &mut Loader<'_>,
+        config: &Config,
+        layer: &LayerConfig,
+    ) -> Result<Self> {
+        let hidden = config.hidden_size;
+        let ([projection, output], core) = match &layer.mixer {
+            Mixer::Attention(attention) => (
+                SelfAttention::projections(loader, hidden, attention)?,
+                Core::Attention(SelfAttention::load(loader, attention)?),
+            ),
+            Mixer::ShortConvolution(convolution) => (
+                ShortConvolution::projections(loader, hidden)?,
+                Core::ShortConvolution(ShortConvolution::load(loader, hidden, *convolution)?),
+            ),
+            Mixer::GatedDelta(delta) => (
+                GatedDelta::projections(loader, hidden, *delta)?,
+                Core::GatedDelta(GatedDelta::load(loader, *delta)?),
+            ),
+        };
+        Ok(Self { projection, core, output })
     }
 
-    /// Writes what is added to the states, of `scratch.normed` into `scratch.added`.
+    /// Writes what is added to the states, of `scratch.normed` into `scratch.added`; `layer` is the index of the layer.
     pub(crate) fn forward(
         &self,
-        model: &Model,
-        number: usize,
+        layer: usize,
         cache: &mut Cache,
         chunk: &PassChunk<'_>,
         scratch: &mut Scratch,
     ) {
-        match self {
-            Self::Attention(of) => of.forward(model, number, cache, chunk, scratch),
-            Self::ShortConvolution(of) => of.forward(model, number, cache, chunk, scratch),
-            Self::GatedDelta(of) => of.forward(model, number, cache, chunk, scratch),
+        let Scratch { prepared, normed, projected, mixed, added, .. } = scratch;
+        chunk.ops.linear(&self.projection, normed, prepared, projected);
+        match &self.core {
+            Core::Attention(core) => core.mix(layer, cache, chunk, projected, mixed),
+            Core::ShortConvolution(core) => core.mix(layer, cache, chunk, projected, mixed),
+            Core::GatedDelta(core) => core.mix(layer, cache, chunk, projected, mixed),
         }
+        chunk.ops.linear(&self.output, mixed, prepared, added);
     }
 }

@@ -4,8 +4,8 @@ use super::config::{
     Activation, Config, DenseConfig, ExpertsConfig, FeedForward, HeadNorms, Norms, Routing,
     SharedExpert,
 };
-use super::families::{Family, qwen2, qwen3};
-use super::fields::Fields;
+use super::families::{qwen2, qwen3};
+use super::fields::{Family, Fields};
 use super::rotation::Pairs;
 use crate::error::Result;
 
@@ -54,6 +54,16 @@ impl Config {
     pub(super) fn set_experts(&mut self, num_dense: usize, experts: ExpertsConfig) {
         for layer in self.layers.iter_mut().skip(num_dense) {
             layer.feed_forward = FeedForward::Experts(experts);
+        }
+    }
+
+    /// Adds experts to all dense feed-forward parts, with their activation.
+    pub(super) fn add_experts(&mut self, mut experts: ExpertsConfig) {
+        for layer in &mut self.layers {
+            if let FeedForward::Dense(dense) = layer.feed_forward {
+                experts.expert.activation = dense.activation;
+                layer.feed_forward = FeedForward::DenseAndExperts(dense, experts);
+            }
         }
     }
 }

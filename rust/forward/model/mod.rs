@@ -1,7 +1,9 @@
 //! Models: their description, weights, cache, and the pass over some tokens.
 
+mod architectures;
 mod attention;
 mod cache;
+mod chunk;
 mod config;
 mod decoder_block;
 mod elementwise;
@@ -11,12 +13,14 @@ mod feed_forward;
 mod fields;
 mod gated_delta;
 mod hybrids;
-mod layer;
 mod layer_inputs;
+mod linear;
 mod load;
+mod loader;
 mod low_rank;
 mod mixer;
 mod mixtures;
+mod operations;
 mod packing;
 #[cfg(test)]
 mod panics;
@@ -36,7 +40,7 @@ pub use config::{
     AttentionConfig, Config, ConvolutionConfig, DeltaConfig, DenseConfig, ExpertsConfig,
     FeedForward, LayerConfig, Mixer, Routing,
 };
-pub use layer::LinearLayer;
+pub use linear::LinearLayer;
 pub use load::Model;
 pub use packing::{LoadOptions, PackedCache};
 pub use pass::{Input, PassOptions};

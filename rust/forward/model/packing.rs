@@ -12,28 +12,31 @@ use crate::error::Result;
 use crate::gguf::bytes::{Bytes, zeros};
 use crate::gguf::file::Tensor;
 use crate::kernel::interleave::Interleave;
-use crate::kernel::packed::Packed;
+use crate::kernel::packed::PackedMatrix;
 use crate::parallel;
 use crate::simd::instructions::Instructions;
 
 /// The bytes that a thread packs at once; they stay in its cache.
 const CHUNK_BYTES: usize = 1 << 19;
 
-const MOST_THREADS: usize = 256;
+/// The most threads that pack.
+const MAX_THREADS: usize = 256;
 
 /// Options of loading.
 #[derive(Clone, Copy, Default)]
 pub struct LoadOptions<'a> {
+    /// The folder of packed weights; `None` for memory of this process.
     pub cache: Option<PackedCache<'a>>,
-    /// 0 is as 1.
+    /// The number of threads; 0 means one.
     pub num_threads: usize,
+    /// Lets another thread see the load, and stop it.
     pub watch: Option<&'a Watch>,
 }
 
 /// The folder that packed weights of files are kept in.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedCache<'a> {
-    /// No other user can write it.
+    /// The folder, which no other user can write.
     pub folder: &'a Path,
     /// The most bytes of all its files; the least recently used ones are removed first.
     pub max_bytes: u64,
@@ -44,40 +47,50 @@ pub struct PackedCache<'a> {
 /// A pass in this order reads faster: pages are few, and what is fetched ahead of the end of a matrix is the next.
 #[derive(Debug, Default)]
 pub(crate) struct PackingPlan {
+    /// The matrices in the order of their bytes.
     matrices: Vec<Matrix>,
+    /// The packed bytes of all matrices.
     pub(crate) num_bytes: usize,
 }
 
-/// Rows of some tensors, one after the other, and their place among all packed bytes.
+/// Rows of some tensors, one after the other.
 #[derive(Debug)]
 struct Matrix {
-    packed: Packed,
+    /// The packed rows.
+    packed: PackedMatrix,
+    /// The tensors.
     parts: Vec<Tensor>,
+    /// The indices of its bytes among those of all matrices.
     bytes: Range<usize>,
 }
 
 /// Some groups of a matrix.
 pub(super) struct Chunk<'a, T> {
+    /// The matrix.
     matrix: &'a Matrix,
+    /// The indices of the groups of rows.
     groups: Range<usize>,
+    /// The number of packed bytes.
     pub(super) bytes: usize,
+    /// Where the bytes go.
     pub(super) to: T,
 }
 
 impl<T> Chunk<'_, T> {
-    pub(super) fn pack(&self, with: Instructions, to: &mut [u8]) {
-        self.matrix.pack(with, self.groups.clone(), to);
+    /// Writes the packed bytes.
+    pub(super) fn pack(&self, isa: Instructions, to: &mut [u8]) {
+        self.matrix.pack(isa, self.groups.clone(), to);
     }
 }
 
 impl PackingPlan {
     /// Adds tensors of one type and of as many columns, as one matrix. Floats stay where they are, one tensor each.
-    pub(crate) fn add(&mut self, parts: &[Tensor], lanes: usize) -> Option<Packed> {
+    pub(crate) fn add(&mut self, parts: &[Tensor], lanes: usize) -> Option<PackedMatrix> {
         let first = parts.first()?;
         let rows = parts.iter().map(|part| part.rows).sum();
-        let packed = Packed::new(first.kind, rows, first.columns, lanes);
+        let packed = PackedMatrix::new(first.kind, rows, first.columns, lanes);
         if packed.bits == 0 {
-            let _ = packed.place().set(first.bytes.clone()); // it is new
+            packed.set(first.bytes.clone());
             return (parts.len() == 1).then_some(packed);
         }
         let end = self.num_bytes + packed.num_groups() * packed.group_bytes();
@@ -94,11 +107,11 @@ impl PackingPlan {
 
     /// A checksum of the types and shapes of all matrices.
     pub(super) fn checksum(&self) -> u64 {
-        let of = |matrix: &Matrix| {
-            let Packed { kind, rows, columns, .. } = matrix.packed;
+        let shape = |matrix: &Matrix| {
+            let PackedMatrix { kind, rows, columns, .. } = matrix.packed;
             [kind.number() as usize, rows, columns].map(|number| (number as u64).to_le_bytes())
         };
-        xxh3_64(self.matrices.iter().map(of).collect::<Vec<_>>().as_flattened().as_flattened())
+        xxh3_64(self.matrices.iter().map(shape).collect::<Vec<_>>().as_flattened().as_flattened())
     }
 
     /// Packs all matrices into memory.
@@ -106,7 +119,7 @@ impl PackingPlan {
     /// `release` is called with bytes of tensors that are not read again, so that no file is in memory twice.
     pub(super) fn in_memory(
         &self,
-        with: Instructions,
+        isa: Instructions,
         options: LoadOptions<'_>,
         release: &(dyn Fn(&[u8]) + Sync),
     ) -> Result<()> {
@@ -115,17 +128,18 @@ impl PackingPlan {
             return Ok(());
         }
         let mut map = zeros(self.num_bytes, "the weights")?;
-        let mut rest: &mut [u8] = &mut map;
-        let chunks = self.chunks(|bytes| rest.split_off_mut(..bytes.len()).unwrap_or_default());
+        let mut remaining: &mut [u8] = &mut map;
+        let chunks =
+            self.chunks(|bytes| remaining.split_off_mut(..bytes.len()).unwrap_or_default());
         each(chunks, options, release, |chunk| {
-            chunk.matrix.pack(with, chunk.groups.clone(), chunk.to);
+            chunk.matrix.pack(isa, chunk.groups.clone(), chunk.to);
             Ok(())
         })?;
         self.settle(&Arc::new(map), 0);
         Ok(())
     }
 
-    /// Assigns the packed bytes, which begin at this place of a map, to all matrices.
+    /// Assigns the packed bytes, which begin at this byte of a map, to all matrices.
     pub(super) fn settle<T: AsRef<[u8]> + Send + Sync + 'static>(
         &self,
         map: &Arc<T>,
@@ -133,7 +147,7 @@ impl PackingPlan {
     ) {
         for Matrix { packed, bytes, .. } in &self.matrices {
             let bytes = Bytes::part(map, start + bytes.start..start + bytes.end);
-            let _ = packed.place().set(bytes.expect("a part of the map")); // it is new
+            packed.set(bytes.expect("a part of the map"));
         }
     }
 
@@ -170,7 +184,7 @@ pub(super) fn each<'a, T: Send>(
         *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     };
     let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    parallel::each((0..options.num_threads.clamp(1, MOST_THREADS)).collect(), |_| {
+    parallel::each((0..options.num_threads.clamp(1, MAX_THREADS)).collect(), |_| {
         while !is_stopped.load(Ordering::Relaxed) {
             let Some(chunk) = next() else { break };
             let (matrix, groups, bytes) = (chunk.matrix, chunk.groups.clone(), chunk.bytes);
@@ -188,12 +202,12 @@ pub(super) fn each<'a, T: Send>(
 
 impl Matrix {
     /// Writes some groups of rows.
-    fn pack(&self, with: Instructions, groups: Range<usize>, to: &mut [u8]) {
+    fn pack(&self, isa: Instructions, groups: Range<usize>, to: &mut [u8]) {
         let lanes = self.packed.lanes;
         let zeros = vec![0; self.row_bytes()];
         let rows = groups.start * lanes..groups.end * lanes;
         let rows: Vec<&[u8]> = rows.map(|row| self.row(row).unwrap_or(&zeros)).collect();
-        with.run(Interleave { of: &self.packed, rows: &rows, groups: to });
+        isa.run(Interleave { matrix: &self.packed, rows: &rows, groups: to });
     }
 
     /// The bytes of a row, `None` past the last one.
@@ -207,6 +221,7 @@ impl Matrix {
         None
     }
 
+    /// The bytes of a row in the file.
     fn row_bytes(&self) -> usize {
         self.packed.kind.row_bytes(self.packed.columns).unwrap_or(0)
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::{Cache, CacheType, Input, LoadOptions, Model, PassOptions};
+use super::{CacheType, Input, LoadOptions, Model, PassOptions};
 use crate::gguf::blocks::BlockType;
 use crate::gguf::bytes::Bytes;
 use crate::gguf::file::{Gguf, Tensor};
 use crate::gguf::reader::Value;
-use crate::kernel::packed::Packed;
+use crate::kernel::packed::PackedMatrix;
 use crate::simd::instructions::Instructions;
 
 const HIDDEN: usize = 64;
@@ -54,7 +54,7 @@ fn row_is_as_before_a_pass_that_panics() {
     let mut model = model();
     for num_threads in [1, 3] {
         let options = PassOptions { num_threads, ..PassOptions::default() };
-        let mut cache = Cache::new(&model, 2, CacheType::default());
+        let mut cache = model.new_cache(2, CacheType::default());
         let mut pass = |model: &Model, tokens: &[u32]| {
             let inputs = [0, 1].map(|row| Input { row, tokens, parents: None, num_logits: 1 });
             let logits =
@@ -64,13 +64,13 @@ fn row_is_as_before_a_pass_that_panics() {
         };
         assert_eq!(pass(&model, &[5, 6]).1, [true; 2]);
         let part = &mut model.head.parts[0];
-        let empty = Packed::new(part.kind, part.rows, part.columns, part.lanes);
+        let empty = PackedMatrix::new(part.kind, part.rows, part.columns, part.lanes);
         let whole_part = std::mem::replace(part, empty);
         // In the last product, when keys and values are written; with threads, in each of them.
         assert_eq!(pass(&model, &[7, 8]), (None, [false; 2]));
         model.head.parts[0] = whole_part;
         let after = pass(&model, &[9, 3]);
-        let mut other = Cache::new(&model, 1, CacheType::default());
+        let mut other = model.new_cache(1, CacheType::default());
         let whole = Input { row: 0, tokens: &[5, 6, 9, 3], parents: None, num_logits: 1 };
         let expected = model.forward(&mut other, &[whole], options).unwrap();
         assert_eq!(after, (Some([expected.clone(), expected].concat()), [true; 2]));

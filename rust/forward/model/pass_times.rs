@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use super::cache::{Cache, CacheType};
+use super::cache::CacheType;
 use super::load::Model;
 use super::pass::{Input, PassOptions};
 use crate::error::Result;
 
-/// A pass that takes fewer seconds is timed twice, because other load may slow one.
+/// The seconds of a pass below which it is timed twice, because other load may slow one.
 const SHORT_S: f64 = 0.05;
 
-/// Layers of this many bytes are timed: more than processors cache, so that weights are read from memory as in passes.
+/// The bytes of the layers that are timed: more than processors cache, so that weights are read from memory as in passes.
 const TIMED_BYTES: usize = 1 << 27;
 
 impl Model {
@@ -26,7 +26,7 @@ impl Model {
         let timed = (TIMED_BYTES / layer_bytes.max(1)).clamp(1, num_layers.max(1));
         let most = sizes.iter().copied().max().unwrap_or(0);
         let tokens = vec![0; most];
-        let mut cache = Cache::new(self, 1, CacheType::default());
+        let mut cache = self.new_cache(1, CacheType::default());
         let mut pass = |num_tokens: usize, num_layers| -> Result<f64> {
             let tokens = &tokens[..num_tokens];
             let input = Input { row: 0, tokens, parents: None, num_logits: num_tokens };

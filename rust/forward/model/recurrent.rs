@@ -12,10 +12,10 @@ use crate::parallel;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
-/// A pass over more tokens of a row records no steps: it is committed as a whole.
-pub(crate) const MOST_RECORDED: usize = 128;
-/// Fewer numbers of a memory take less time than a thread needs to begin.
-const LEAST_PART: usize = 1 << 15;
+/// The most tokens of a row whose steps a pass records: one over more is committed as a whole.
+pub(crate) const MAX_RECORDED_TOKENS: usize = 128;
+/// The least numbers of a memory, times tokens, of a thread: fewer take less time than a thread needs to begin.
+const MIN_THREAD_WORK: usize = 1 << 15;
 
 /// The states of a recurrent layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,14 +24,18 @@ pub(crate) struct RecurrentShape {
     pub(crate) num_channels: usize,
     /// Inputs that an output depends on, the token's own one included.
     pub(crate) kernel_size: usize,
+    /// The memory of a gated delta net; `None` for a convolution alone.
     pub(crate) memory: Option<MemoryShape>,
 }
 
 /// The heads of a gated delta net, each with a matrix of `head_size` keys by `head_size` values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryShape {
+    /// The number of heads of values.
     pub(crate) num_heads: usize,
+    /// The number of heads of queries and keys, each of which several heads of values share.
     pub(crate) num_key_heads: usize,
+    /// The size of queries, keys and values.
     pub(crate) head_size: usize,
     /// Heads take the key heads in turn; otherwise, neighbors share one.
     pub(crate) is_tiled: bool,
@@ -40,30 +44,33 @@ pub(crate) struct MemoryShape {
 /// The states of a layer after some tokens.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RecurrentSnapshot {
-    /// `(kernel_size - 1, num_channels)`, the last one at the end.
+    /// The last inputs of the convolution, `(kernel_size - 1, num_channels)`, the last one at the end.
     inputs: Vec<f32>,
-    /// `(num_heads, head_size, head_size)`.
+    /// The memory, `(num_heads, head_size, head_size)`: for each head, a row for each dimension of keys.
     memory: Vec<f32>,
 }
 
 /// The states of a layer of a row.
 #[derive(Debug, Clone)]
 pub(crate) struct RecurrentLayer {
+    /// The sizes of the states.
     shape: RecurrentShape,
+    /// After the last committed token.
     committed: RecurrentSnapshot,
     /// After the last token of the last pass.
     pending: RecurrentSnapshot,
-    /// The inputs of the convolution, of each token of the last pass.
+    /// The inputs of the convolution of the last pass, `(num_tokens, num_channels)`.
     inputs: Vec<f32>,
-    /// The [step](RecurrentLayer::remember) of each token of the last pass.
+    /// The [step](RecurrentLayer::remember) of each token of the last pass, `(num_tokens, step_size)`.
     steps: Vec<f32>,
 }
 
 /// The place of a part of a pass in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassPart {
-    /// It continues from the committed states, and not from the part before.
+    /// True if it continues from the committed states, and not from the part before.
     pub(crate) is_first: bool,
+    /// True if its steps are recorded, so that a part of its tokens can be committed.
     pub(crate) is_recorded: bool,
 }
 
@@ -78,6 +85,7 @@ impl MemoryShape {
         self.num_channels() + 2 * self.num_heads
     }
 
+    /// The index of the head of queries and keys of a head of values.
     fn key_head(self, head: usize) -> usize {
         if self.is_tiled {
             head % self.num_key_heads
@@ -90,10 +98,12 @@ impl MemoryShape {
 impl RecurrentShape {
     /// The numbers of inputs and of the memory of a snapshot.
     fn sizes(self) -> [usize; 2] {
-        let memory = self.memory.map_or(0, |of| of.num_heads * of.head_size * of.head_size);
+        let memory =
+            self.memory.map_or(0, |memory| memory.num_heads * memory.head_size * memory.head_size);
         [(self.kernel_size - 1) * self.num_channels, memory]
     }
 
+    /// The states before the first token.
     fn zeros(self) -> RecurrentSnapshot {
         let [inputs, memory] = self.sizes().map(|size| vec![0.0; size]);
         RecurrentSnapshot { inputs, memory }
@@ -103,11 +113,12 @@ impl RecurrentShape {
     pub(crate) fn most_bytes(self) -> usize {
         let states: usize = self.sizes().iter().sum();
         let of_token = self.num_channels + self.memory.map_or(0, MemoryShape::step_size);
-        (3 * states + MOST_RECORDED * of_token) * size_of::<f32>()
+        (3 * states + MAX_RECORDED_TOKENS * of_token) * size_of::<f32>()
     }
 }
 
 impl RecurrentLayer {
+    /// Begins without tokens.
     pub(crate) fn new(shape: RecurrentShape) -> Self {
         let (committed, pending) = (shape.zeros(), shape.zeros());
         Self { shape, committed, pending, inputs: Vec::new(), steps: Vec::new() }
@@ -116,7 +127,7 @@ impl RecurrentLayer {
     /// Writes the sums of the last inputs of each channel, weighed by `taps`, `(kernel_size, num_channels)`.
     pub(crate) fn convolve(
         &mut self,
-        with: Instructions,
+        isa: Instructions,
         part: PassPart,
         taps: &[f32],
         inputs: &[f32],
@@ -125,7 +136,7 @@ impl RecurrentLayer {
         let before = if part.is_first { &self.committed } else { &self.pending };
         let window = [before.inputs.as_slice(), inputs].concat();
         outputs.resize(inputs.len(), 0.0);
-        with.run(Convolve { size: self.shape.num_channels, taps, window: &window, outputs });
+        isa.run(Convolve { size: self.shape.num_channels, taps, window: &window, outputs });
         let kept = self.pending.inputs.len();
         self.pending.inputs.copy_from_slice(&window[window.len() - kept..]);
         record(&mut self.inputs, part, inputs);
@@ -137,7 +148,7 @@ impl RecurrentLayer {
     /// difference to the value, the rate, and reads the query.
     pub(crate) fn remember(
         &mut self,
-        with: Instructions,
+        isa: Instructions,
         part: PassPart,
         steps: &[f32],
         num_threads: usize,
@@ -152,19 +163,19 @@ impl RecurrentLayer {
         let num_tokens = steps.len() / shape.step_size();
         outputs.resize(num_tokens * shape.num_heads * shape.head_size, 0.0);
         let work = self.pending.memory.len() * num_tokens;
-        let number = num_threads.min(work / LEAST_PART).max(1);
+        let number = num_threads.min(work / MIN_THREAD_WORK).max(1);
         let heads = shape.num_heads.div_ceil(number);
         let memory = self.pending.memory.chunks_mut(heads * shape.head_size * shape.head_size);
         let outputs = outputs.chunks_mut((heads * num_tokens * shape.head_size).max(1));
         let shares = (0..shape.num_heads).step_by(heads).zip(memory.zip(outputs)).collect();
         parallel::each(shares, |(first, (memory, outputs))| {
-            with.run(Remember { shape, first, steps, memory, outputs });
+            isa.run(Remember { shape, first, steps, memory, outputs });
         });
         record(&mut self.steps, part, steps);
     }
 
     /// Keeps the states after the first tokens of the last pass, of which there were `num_pending`.
-    pub(crate) fn commit(&mut self, with: Instructions, number: usize, num_pending: usize) {
+    pub(crate) fn commit(&mut self, isa: Instructions, number: usize, num_pending: usize) {
         if number == 0 {
             return;
         }
@@ -176,7 +187,7 @@ impl RecurrentLayer {
             self.pending.inputs.copy_from_slice(&window[window.len() - kept..]);
             let steps = std::mem::take(&mut self.steps);
             let size = self.shape.memory.map_or(0, MemoryShape::step_size);
-            self.remember(with, part, &steps[..number * size], 1, &mut Vec::new());
+            self.remember(isa, part, &steps[..number * size], 1, &mut Vec::new());
         }
         swap(&mut self.committed, &mut self.pending);
     }
@@ -192,6 +203,7 @@ impl RecurrentLayer {
     }
 }
 
+/// Adds inputs or steps of a part to those of the pass.
 fn record(all: &mut Vec<f32>, part: PassPart, more: &[f32]) {
     if part.is_first {
         all.clear();
@@ -201,11 +213,15 @@ fn record(all: &mut Vec<f32>, part: PassPart, more: &[f32]) {
     }
 }
 
+/// The sums of the last inputs of each channel. Loops run over tokens, vectors of channels, and inputs.
 struct Convolve<'a> {
+    /// The number of channels.
     size: usize,
+    /// The weights of inputs, `(kernel_size, num_channels)`.
     taps: &'a [f32],
-    /// The inputs before the first token, and those of all tokens.
+    /// The inputs before the first token, and those of all tokens, `(kernel_size - 1 + num_tokens, num_channels)`.
     window: &'a [f32],
+    /// The sums, `(num_tokens, num_channels)`.
     outputs: &'a mut [f32],
 }
 
@@ -227,12 +243,18 @@ impl Job for Convolve<'_> {
     }
 }
 
+/// The steps of some heads. Loops run over heads, tokens, vectors of dimensions of values, and twice over those of
+/// keys: a matrix of a head stays in the near caches for all tokens.
 struct Remember<'a> {
+    /// The sizes of the memory.
     shape: MemoryShape,
-    /// The first head.
+    /// The index of the first head.
     first: usize,
+    /// The steps of all tokens, `(num_tokens, step_size)`.
     steps: &'a [f32],
+    /// The memory of these heads, `(num_heads, head_size, head_size)`.
     memory: &'a mut [f32],
+    /// What the heads read, `(num_heads, num_tokens, head_size)`.
     outputs: &'a mut [f32],
 }
 
@@ -298,11 +320,11 @@ mod tests {
         let mut steps = numbers(seed, number * shape.step_size());
         for step in steps.chunks_exact_mut(shape.step_size()) {
             let (mixed, gates) = step.split_at_mut(shape.num_channels());
-            for of in mixed {
-                *of /= (shape.head_size as f32).sqrt();
+            for number in mixed {
+                *number /= (shape.head_size as f32).sqrt();
             }
-            for of in gates {
-                *of = of.abs();
+            for gate in gates {
+                *gate = gate.abs();
             }
         }
         steps
@@ -351,10 +373,10 @@ mod tests {
             let shape = MemoryShape { is_tiled, ..SHAPE };
             let steps = steps(shape, 3, 9);
             let expected = expected(shape, &steps);
-            for with in Instructions::available() {
+            for isa in Instructions::available() {
                 for num_threads in [1, 3] {
                     let mut outputs = Vec::new();
-                    layer(shape).remember(with, WHOLE, &steps, num_threads, &mut outputs);
+                    layer(shape).remember(isa, WHOLE, &steps, num_threads, &mut outputs);
                     for (output, expected) in outputs.iter().zip(&expected) {
                         assert!((f64::from(*output) - expected).abs() < 1e-5);
                     }
@@ -367,9 +389,9 @@ mod tests {
     fn a_convolution_is_the_sum_of_the_last_inputs() {
         let shape = RecurrentShape { num_channels: 32, kernel_size: 3, memory: None };
         let (taps, inputs) = (numbers(1, 3 * 32), numbers(2, 7 * 32));
-        for with in Instructions::available() {
+        for isa in Instructions::available() {
             let mut outputs = Vec::new();
-            RecurrentLayer::new(shape).convolve(with, WHOLE, &taps, &inputs, &mut outputs);
+            RecurrentLayer::new(shape).convolve(isa, WHOLE, &taps, &inputs, &mut outputs);
             for (place, output) in outputs.iter().enumerate() {
                 let (token, channel) = (place / 32, place % 32);
                 let of = |back: usize| {
@@ -385,14 +407,14 @@ mod tests {
         /// Passes over drafts that are rejected in part, or computed in parts, against one token at a time.
         #[test]
         fn states_are_those_of_single_tokens(drafts in prop::collection::vec((0..6_usize, 0..6_usize, 0..6_usize), 1..6)) {
-            let with = Instructions::available()[0];
+            let isa = Instructions::available()[0];
             let taps = numbers(5, 4 * SHAPE.num_channels());
             let size = SHAPE.num_channels();
             let compute = |layer: &mut RecurrentLayer, part, seed, from: usize, to: usize| {
                 let (inputs, steps) = (numbers(seed, to * size), steps(SHAPE, seed, to));
                 let (mut convolved, mut read) = (Vec::new(), Vec::new());
-                layer.convolve(with, part, &taps, &inputs[from * size..], &mut convolved);
-                layer.remember(with, part, &steps[from * SHAPE.step_size()..], 2, &mut read);
+                layer.convolve(isa, part, &taps, &inputs[from * size..], &mut convolved);
+                layer.remember(isa, part, &steps[from * SHAPE.step_size()..], 2, &mut read);
                 (convolved, read)
             };
             let (mut of_drafts, mut alone) = (layer(SHAPE), layer(SHAPE));
@@ -400,17 +422,17 @@ mod tests {
                 let (number, accepted) = (first + second, accepted.min(first + second));
                 compute(&mut of_drafts, WHOLE, seed, 0, first);
                 compute(&mut of_drafts, PassPart { is_first: false, ..WHOLE }, seed, first, number);
-                of_drafts.commit(with, accepted, number);
+                of_drafts.commit(isa, accepted, number);
                 for token in 0..accepted {
                     compute(&mut alone, WHOLE, seed, token, token + 1);
-                    alone.commit(with, 1, 1);
+                    alone.commit(isa, 1, 1);
                 }
                 prop_assert_eq!(&of_drafts.committed.memory, &alone.committed.memory);
                 prop_assert_eq!(&of_drafts.committed.inputs, &alone.committed.inputs);
             }
             let kept = alone.committed();
             of_drafts.restore(None);
-            prop_assert!(of_drafts.committed.memory.iter().all(|&of| of == 0.0));
+            prop_assert!(of_drafts.committed.memory.iter().all(|&number| number == 0.0));
             of_drafts.restore(Some(&kept));
             prop_assert_eq!(&of_drafts.committed.memory, &alone.committed.memory);
         }

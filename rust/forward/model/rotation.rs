@@ -5,18 +5,20 @@ use std::f32::consts::PI;
 /// Rotation of the first dimensions of a head; others stay as they are.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rotation {
+    /// The dimensions that are rotated together.
     pub(crate) pairs: Pairs,
-    /// Angles of position 1, one for each pair of dimensions.
+    /// The angles of position 1 in radians, one for each pair of dimensions.
     pub(crate) angles: Vec<f32>,
     /// Those of texts above the short context, if they differ.
     pub(crate) long_angles: Option<Vec<f32>>,
-    /// Times what is rotated.
+    /// The factor of what is rotated.
     pub(crate) magnitude: f32,
 }
 
 /// The dimensions that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pairs {
+    /// A dimension and the next one.
     Neighbors,
     /// A dimension of the first half and its partner of the second one.
     Halves,
@@ -25,20 +27,21 @@ pub(crate) enum Pairs {
 /// The angles that `YaRN` divides: those that turn fewer times within the original context.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ramp {
+    /// The base of the powers that angles are.
     pub(crate) base: f32,
-    /// The original context.
+    /// The original context, in tokens.
     pub(crate) length: f32,
-    /// Angles that turn so often stay as they are.
+    /// The turns from which on angles stay as they are.
     pub(crate) fast: f32,
-    /// Angles that turn fewer times are divided, and those between them in part.
+    /// The turns up to which angles are divided; those between are divided in part.
     pub(crate) slow: f32,
-    /// The ramp does not begin and end at whole pairs.
+    /// True if the ramp need not begin and end at whole pairs.
     pub(crate) is_exact: bool,
 }
 
 impl Ramp {
-    /// The place of the pair of `size` dimensions that turns this often.
-    fn place(self, size: f32, turns: f32) -> f32 {
+    /// The index of the pair of `size` dimensions that turns this often.
+    fn pair(self, size: f32, turns: f32) -> f32 {
         size * (self.length / (turns * 2.0 * PI)).ln() / (2.0 * self.base.ln())
     }
 }
@@ -47,7 +50,7 @@ impl Rotation {
     /// Divides the angles of a ramp by a factor.
     pub(crate) fn stretch(&mut self, factor: f32, ramp: Ramp) {
         let size = 2.0 * self.angles.len() as f32;
-        let (start, end) = (ramp.place(size, ramp.fast), ramp.place(size, ramp.slow));
+        let (start, end) = (ramp.pair(size, ramp.fast), ramp.pair(size, ramp.slow));
         let (start, end) = if ramp.is_exact { (start, end) } else { (start.floor(), end.ceil()) };
         let (start, end) = (start.max(0.0), end.min(size - 1.0));
         for (pair, angle) in self.angles.iter_mut().enumerate() {
@@ -62,7 +65,7 @@ impl Rotation {
         let angles = self.long_angles.as_ref().filter(|_| is_long).unwrap_or(&self.angles);
         let turn = |&angle: &f32| {
             let angle = f64::from(position as f32 * angle);
-            [angle.cos() as f32, angle.sin() as f32].map(|of| of * self.magnitude)
+            [angle.cos() as f32, angle.sin() as f32].map(|turn| turn * self.magnitude)
         };
         angles.iter().map(turn).collect()
     }

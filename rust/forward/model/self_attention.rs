@@ -1,83 +1,57 @@
 //! Attention layers: their weights, and their pass around the kernel of `attention`.
 
-use super::attention::{Attend, Keys, Query, SoFar};
+use super::attention::{Attend, Keys, Query, SoftmaxState};
 use super::cache::Cache;
+use super::chunk::{PassChunk, Token};
 use super::config::{AttentionConfig, HeadNorms, Temperature};
-use super::elementwise::{Gate, add, scale};
-use super::layer::LinearLayer;
-use super::load::{Loader, Model};
-use super::pass::{PassChunk, Scratch, Token, apply};
+use super::elementwise::{Gate, scale};
+use super::linear::LinearLayer;
+use super::loader::Loader;
 use crate::error::Result;
 use crate::parallel;
 
+/// The least scores of a pass, of one head of queries for each head of keys, that threads share: fewer take less time
+/// than a thread needs to begin.
+const MIN_SHARED_SCORES: usize = 1 << 10;
+
+/// Attention between its two projections.
 #[derive(Debug)]
 pub(crate) struct SelfAttention {
+    /// The heads, their sizes and what is done to them.
     config: AttentionConfig,
-    qkv: LinearLayer,
-    qkv_bias: Option<Vec<f32>>,
-    /// The norms of queries and of keys.
+    /// The weights of the norms of queries and of keys: of each head `(head_size,)`, or of all of them.
     head_norms: Option<[Vec<f32>; 2]>,
-    /// The norm of values, which has no weights.
+    /// The weights of the norm of values, ones, `(value_size,)`.
     value_norm: Option<Vec<f32>>,
-    /// The score of no token, for each head.
+    /// The score of no token, `(num_heads,)`.
     sinks: Option<Vec<f32>>,
-    output: LinearLayer,
-    output_bias: Option<Vec<f32>>,
 }
 
 impl SelfAttention {
-    pub(crate) fn load(
+    /// Queries, keys, values and gates; and the output.
+    pub(crate) fn projections(
         loader: &mut Loader<'_>,
         hidden: usize,
         config: &AttentionConfig,
-        number: usize,
-    ) -> Result<Self> {
-        let of = |part: &str| format!("blk.{number}.{part}");
-        let sizes @ [of_queries, of_keys, of_values] = config.sizes();
-        let fused = of("attn_qkv");
-        let parts: Vec<(String, usize)> = if loader.has(&format!("{fused}.weight")) {
-            vec![(fused, of_queries + of_keys + of_values)]
+    ) -> Result<[LinearLayer; 2]> {
+        let [queries, keys, values] = config.sizes();
+        let projection = if config.has_gates {
+            Self::load_gated(loader, hidden, config)?
+        } else if loader.has("attn_qkv.weight") {
+            loader.linear(&[("attn_qkv", queries + keys + values)], hidden)?
         } else if config.keys_of.is_some() {
             // Files of some converters have unused keys and values.
-            for part in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
-                loader.skip(&of(part));
+            for name in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
+                loader.skip(name);
             }
-            vec![(of("attn_q"), of_queries)]
+            loader.linear(&[("attn_q", queries)], hidden)?
         } else {
-            let has_values = !config.has_value_norms || loader.has(&of("attn_v.weight"));
-            let values = if has_values { "attn_v" } else { "attn_k" };
-            ["attn_q", "attn_k", values].map(of).into_iter().zip(sizes).collect()
+            let has_values = !config.has_value_norms || loader.has("attn_v.weight");
+            let name = if has_values { "attn_v" } else { "attn_k" };
+            loader.linear(&[("attn_q", queries), ("attn_k", keys), (name, values)], hidden)?
         };
-        let norm_sizes = match config.head_norms {
-            HeadNorms::None => None,
-            HeadNorms::OfEach => Some([config.head_size; 2]),
-            HeadNorms::OfAll => Some([of_queries, of_keys]),
-        };
-        let norm_names = [of("attn_q_norm.weight"), of("attn_k_norm.weight")];
-        let head_norms = norm_sizes.map(|[queries, keys]| -> Result<_> {
-            let [of_queries, of_keys] = &norm_names;
-            let of_queries = loader.vector(of_queries, queries)?;
-            let is_own = config.keys_of.is_none();
-            let of_keys = if is_own { loader.vector(of_keys, keys)? } else { vec![1.0; keys] };
-            Ok([of_queries, of_keys])
-        });
-        let sinks = of("attn_sinks.weight");
-        let sinks = config.has_sinks.then(|| loader.vector(&sinks, config.num_heads));
-        Ok(Self {
-            qkv_bias: loader.bias(&parts)?,
-            qkv: if config.has_gates {
-                Self::load_gated(loader, hidden, config, &of)?
-            } else {
-                loader.linear(&parts, hidden)?
-            },
-            head_norms: head_norms.transpose()?,
-            value_norm: config.has_value_norms.then(|| vec![1.0; config.value_size]),
-            sinks: sinks.transpose()?,
-            output_bias: loader.bias(&[(of("attn_output"), hidden)])?,
-            output: loader
-                .linear(&[(of("attn_output"), hidden)], config.num_heads * config.value_size)?,
-            config: config.clone(),
-        })
+        let num_attended = config.num_heads * config.value_size;
+        Ok([projection, loader.linear(&[("attn_output", hidden)], num_attended)?])
     }
 
     /// Queries, keys, values and gates: files have the gates of a head after its queries.
@@ -85,139 +59,148 @@ impl SelfAttention {
         loader: &mut Loader<'_>,
         hidden: usize,
         config: &AttentionConfig,
-        of: &dyn Fn(&str) -> String,
     ) -> Result<LinearLayer> {
-        let (size, [of_queries, of_keys, of_values]) = (config.head_size, config.sizes());
-        let both = loader.matrix(&of("attn_q.weight"), 2 * of_queries, hidden)?;
-        let rows = |first: usize| {
-            (0..of_queries).map(move |row| 2 * (row - row % size) + first + row % size)
-        };
+        let (size, [queries, keys, values]) = (config.head_size, config.sizes());
+        let both = loader.matrix("attn_q.weight", 2 * queries, hidden)?;
+        let rows =
+            |first: usize| (0..queries).map(move |row| 2 * (row - row % size) + first + row % size);
         let parts = [
             both.select(rows(0)),
-            loader.matrix(&of("attn_k.weight"), of_keys, hidden)?,
-            loader.matrix(&of("attn_v.weight"), of_values, hidden)?,
+            loader.matrix("attn_k.weight", keys, hidden)?,
+            loader.matrix("attn_v.weight", values, hidden)?,
             both.select(rows(size)),
         ];
         Ok(loader.pack(&parts, hidden))
     }
 
-    pub(crate) fn forward(
-        &self,
-        model: &Model,
-        number: usize,
-        cache: &mut Cache,
-        chunk: &PassChunk<'_>,
-        scratch: &mut Scratch,
-    ) {
-        let Scratch { prepared, normed, qkv, attended, added, .. } = scratch;
-        apply(&self.qkv, normed, chunk.options, prepared, qkv);
-        self.rotate(model, chunk, qkv, normed);
-        if self.config.keys_of.is_none() {
-            self.put(number, cache, chunk.tokens, qkv);
-        }
-        let number = self.config.keys_of.unwrap_or(number);
-        self.attend(model, number, cache, chunk, qkv, attended);
-        if self.config.has_gates {
-            let start = self.config.sizes().iter().sum();
-            let rows = qkv.chunks_exact(self.qkv.num_outputs);
-            for (row, states) in rows.zip(attended.chunks_exact_mut(self.output.num_inputs)) {
-                model.with.run(Gate { gates: &row[start..], states });
-            }
-        }
-        apply(&self.output, attended, chunk.options, prepared, added);
-        add_bias(self.output_bias.as_ref(), added);
+    pub(crate) fn load(loader: &mut Loader<'_>, config: &AttentionConfig) -> Result<Self> {
+        let [queries, keys, _] = config.sizes();
+        let norm_sizes = match config.head_norms {
+            HeadNorms::None => None,
+            HeadNorms::OfEach => Some([config.head_size; 2]),
+            HeadNorms::OfAll => Some([queries, keys]),
+        };
+        let head_norms = norm_sizes.map(|[queries, keys]| -> Result<_> {
+            let of_queries = loader.vector("attn_q_norm.weight", queries)?;
+            let of_keys = match config.keys_of {
+                None => loader.vector("attn_k_norm.weight", keys)?,
+                Some(_) => vec![1.0; keys],
+            };
+            Ok([of_queries, of_keys])
+        });
+        let head_norms = head_norms.transpose()?;
+        let sinks = config.has_sinks.then(|| loader.vector("attn_sinks.weight", config.num_heads));
+        Ok(Self {
+            config: config.clone(),
+            head_norms,
+            value_norm: config.has_value_norms.then(|| vec![1.0; config.value_size]),
+            sinks: sinks.transpose()?,
+        })
     }
 
-    /// Biases, norms and rotations of queries and keys.
-    fn rotate(&self, model: &Model, chunk: &PassChunk<'_>, qkv: &mut [f32], normed: &mut Vec<f32>) {
-        let [of_queries, of_keys, of_values] = self.config.sizes();
+    /// Writes the attended values of all heads, `(num_tokens, num_heads * value_size)`.
+    pub(crate) fn mix(
+        &self,
+        layer: usize,
+        cache: &mut Cache,
+        chunk: &PassChunk<'_>,
+        projected: &mut [f32],
+        mixed: &mut Vec<f32>,
+    ) {
+        let width = projected.len() / chunk.tokens.len();
+        self.rotate(chunk, projected, mixed);
+        if self.config.keys_of.is_none() {
+            self.put(layer, cache, chunk.tokens, projected);
+        }
+        self.attend(self.config.keys_of.unwrap_or(layer), cache, chunk, projected, mixed);
+        if self.config.has_gates {
+            let start = self.config.sizes().iter().sum();
+            let tokens = projected.chunks_exact(width);
+            let num_attended = self.config.num_heads * self.config.value_size;
+            for (token, states) in tokens.zip(mixed.chunks_exact_mut(num_attended)) {
+                chunk.ops.isa.run(Gate { gates: &token[start..], states });
+            }
+        }
+    }
+
+    /// Normalizes and rotates queries and keys; `buffer` is overwritten.
+    fn rotate(&self, chunk: &PassChunk<'_>, projected: &mut [f32], buffer: &mut Vec<f32>) {
+        let [num_queries, num_keys, num_values] = self.config.sizes();
         let size = self.config.head_size;
-        add_bias(self.qkv_bias.as_ref(), qkv);
-        let rows = qkv.chunks_exact_mut(self.qkv.num_outputs);
-        for (place, row) in rows.enumerate() {
-            let (queries, keys) = row[..of_queries + of_keys].split_at_mut(of_queries);
+        let width = projected.len() / chunk.tokens.len();
+        for (index, states) in projected.chunks_exact_mut(width).enumerate() {
+            let (queries, rest) = states.split_at_mut(num_queries);
+            let (keys, rest) = rest.split_at_mut(num_keys);
             if let Some([of_queries, of_keys]) = &self.head_norms {
-                for (states, norm) in [(queries, of_queries), (keys, of_keys)] {
-                    model.normalize(states, norm, normed);
-                    states.copy_from_slice(normed);
-                }
+                chunk.ops.normalize_in_place(queries, of_queries, buffer);
+                chunk.ops.normalize_in_place(keys, of_keys, buffer);
             }
             if let Some(norm) = &self.value_norm {
-                let values = &mut row[of_queries + of_keys..][..of_values];
-                model.normalize(values, norm, normed);
-                values.copy_from_slice(normed);
+                chunk.ops.normalize_in_place(&mut rest[..num_values], norm, buffer);
             }
             if let Some(rotation) = self.config.rotation {
-                let turns = &chunk.turns[rotation][place];
-                let heads = row[..of_queries + of_keys].chunks_exact_mut(size);
-                heads.for_each(|head| model.config.rotations[rotation].apply(turns, head));
+                let turns = &chunk.turns[rotation][index];
+                let heads = states[..num_queries + num_keys].chunks_exact_mut(size);
+                heads.for_each(|head| chunk.rotations[rotation].apply(turns, head));
             }
             if let Some(Temperature { scale: by, length }) = self.config.temperature {
-                let position = chunk.tokens[place].visible.length() - 1;
-                scale(&mut row[..of_queries], 1.0 + by * (1.0 + (position / length) as f32).ln());
+                let period = chunk.tokens[index].position() / length;
+                scale(&mut states[..num_queries], 1.0 + by * (1.0 + period as f32).ln());
             }
         }
     }
 
     /// Puts keys and values into the cache.
-    fn put(&self, number: usize, cache: &mut Cache, tokens: &[Token], qkv: &[f32]) {
-        let [of_queries, of_keys, of_values] = self.config.sizes();
+    fn put(&self, layer: usize, cache: &mut Cache, tokens: &[Token], projected: &[f32]) {
+        let [num_queries, num_keys, num_values] = self.config.sizes();
         let Cache { rows, shape } = cache;
-        let states = qkv.chunks_exact(self.qkv.num_outputs);
+        let states = projected.chunks_exact(projected.len() / tokens.len());
         for (token, states) in tokens.iter().zip(states) {
-            let (keys, values) = states[of_queries..][..of_keys + of_values].split_at(of_keys);
-            rows[token.row].put(shape, number, token.slot, keys, values);
+            let (keys, values) = states[num_queries..][..num_keys + num_values].split_at(num_keys);
+            rows[token.row].put(shape, layer, token.slot, keys, values);
         }
     }
 
-    /// Attends to what is in the cache.
+    /// Attends to what the cache has of a layer.
     fn attend(
         &self,
-        model: &Model,
-        number: usize,
+        layer: usize,
         cache: &Cache,
         chunk: &PassChunk<'_>,
-        qkv: &[f32],
+        projected: &[f32],
         attended: &mut Vec<f32>,
     ) {
-        let PassChunk { tokens, options, .. } = *chunk;
+        let PassChunk { tokens, ops, .. } = *chunk;
         let &AttentionConfig { num_heads, num_kv_heads, head_size, value_size, .. } = &self.config;
-        let width = qkv.len() / tokens.len();
+        let width = projected.len() / tokens.len();
         attended.resize(tokens.len() * num_heads * value_size, 0.0);
-        let of_query = |(place, attended)| {
-            let (token, head) = (place / num_heads, place % num_heads);
+        let query = |(index, attended)| {
+            let (token, head) = (index / num_heads, index % num_heads);
             let Token { row, ref visible, .. } = tokens[token];
-            let states = &qkv[token * width + head * head_size..][..head_size];
+            let states = &projected[token * width + head * head_size..][..head_size];
             let sink = self.sinks.as_ref().map_or(f32::MIN, |sinks| sinks[head]);
             let head = head / (num_heads / num_kv_heads);
-            Query { row, head, visible, states, sink, attended, so_far: SoFar::new(sink) }
+            Query { row, head, visible, states, sink, attended, softmax: SoftmaxState::new(sink) }
         };
         let attended = attended.chunks_exact_mut(value_size).enumerate();
-        let mut queries: Vec<_> = attended.map(of_query).collect();
+        let mut queries: Vec<_> = attended.map(query).collect();
         queries.sort_by_key(|query| (query.row, query.head));
-        let shape = cache.shape.layers[number];
+        let shape = cache.shape.layers[layer];
         let AttentionConfig { window, scale, score_cap, .. } = self.config;
         let attend = |queries: &mut [Query<'_>]| {
             let mut scores = Vec::new();
             for queries in queries.chunk_by_mut(|a, b| (a.row, a.head) == (b.row, b.head)) {
                 let Query { row, head, .. } = queries[0];
                 let end = queries.iter().map(|query| query.visible.end()).max();
-                let pages = cache.rows[row].pages(&cache.shape, number, end.unwrap_or(0));
+                let pages = cache.rows[row].pages(&cache.shape, layer, end.unwrap_or(0));
                 let keys = Keys { shape, pages: &pages, window, scale, score_cap, head };
-                model.with.run(Attend { keys, queries, scores: &mut scores });
+                ops.isa.run(Attend { keys, queries, scores: &mut scores });
             }
         };
-        let most = tokens.last().map_or(0, |token| token.visible.length());
-        let is_long = most * tokens.len() * num_kv_heads > 1 << 10;
-        let num_shares = if is_long { options.num_threads.max(1) } else { 1 };
+        let longest = tokens.last().map_or(0, |token| token.visible.length());
+        let is_shared = longest * tokens.len() * num_kv_heads > MIN_SHARED_SCORES;
+        let num_shares = if is_shared { ops.num_threads.max(1) } else { 1 };
         let share = queries.len().div_ceil(num_shares).max(1);
         parallel::each(queries.chunks_mut(share).collect(), attend);
-    }
-}
-
-/// Adds a bias to each row.
-pub(crate) fn add_bias(bias: Option<&Vec<f32>>, states: &mut [f32]) {
-    if let Some(bias) = bias {
-        states.chunks_exact_mut(bias.len()).for_each(|row| add(row, bias));
     }
 }

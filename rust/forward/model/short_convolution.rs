@@ -1,48 +1,47 @@
 //! Short convolutions: what a token has of the last ones, between two gates.
 
 use super::cache::Cache;
+use super::chunk::PassChunk;
 use super::config::ConvolutionConfig;
-use super::layer::LinearLayer;
-use super::load::{Loader, Model};
-use super::pass::{PassChunk, Scratch, apply};
+use super::linear::LinearLayer;
+use super::loader::Loader;
 use crate::error::Result;
 
+/// A convolution of each channel between its two projections.
 #[derive(Debug)]
 pub(crate) struct ShortConvolution {
-    /// The gates of inputs, those of outputs, and inputs.
-    projection: LinearLayer,
-    /// `(kernel_size, hidden_size)`.
+    /// The weights of the last inputs, the token's own one at the end, `(kernel_size, hidden_size)`.
     taps: Vec<f32>,
-    output: LinearLayer,
 }
 
 impl ShortConvolution {
+    /// The gates of inputs, those of outputs, and inputs; and the output.
+    pub(crate) fn projections(loader: &mut Loader<'_>, hidden: usize) -> Result<[LinearLayer; 2]> {
+        Ok([
+            loader.linear(&[("shortconv.in_proj", 3 * hidden)], hidden)?,
+            loader.linear(&[("shortconv.out_proj", hidden)], hidden)?,
+        ])
+    }
+
     pub(crate) fn load(
         loader: &mut Loader<'_>,
         hidden: usize,
         config: ConvolutionConfig,
-        number: usize,
     ) -> Result<Self> {
-        let of = |part: &str| format!("blk.{number}.shortconv.{part}");
-        Ok(Self {
-            projection: loader.linear(&[(of("in_proj"), 3 * hidden)], hidden)?,
-            taps: loader.taps(&of("conv.weight"), config.kernel_size, hidden)?,
-            output: loader.linear(&[(of("out_proj"), hidden)], hidden)?,
-        })
+        Ok(Self { taps: loader.taps("shortconv.conv.weight", config.kernel_size, hidden)? })
     }
 
-    pub(crate) fn forward(
+    /// Writes the gated outputs of the convolution, `(num_tokens, hidden_size)`.
+    pub(crate) fn mix(
         &self,
-        model: &Model,
-        number: usize,
+        layer: usize,
         cache: &mut Cache,
         chunk: &PassChunk<'_>,
-        scratch: &mut Scratch,
+        projected: &[f32],
+        mixed: &mut Vec<f32>,
     ) {
-        let Scratch { prepared, normed, qkv: projected, attended, added, .. } = scratch;
-        apply(&self.projection, normed, chunk.options, prepared, projected);
-        let size = self.output.num_inputs;
-        attended.clear();
+        let size = projected.len() / chunk.tokens.len() / 3;
+        mixed.clear();
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for (part, row, projected) in chunk.by_row(cache, projected) {
             let tokens = projected.chunks_exact(3 * size);
@@ -50,13 +49,12 @@ impl ShortConvolution {
             for token in tokens.clone() {
                 inputs.extend((0..size).map(|channel| token[channel] * token[2 * size + channel]));
             }
-            let states = cache.rows[row].recurrent(number);
-            states.convolve(model.with, part, &self.taps, &inputs, &mut outputs);
+            let states = cache.rows[row].recurrent(layer);
+            states.convolve(chunk.ops.isa, part, &self.taps, &inputs, &mut outputs);
             for (token, outputs) in tokens.zip(outputs.chunks_exact(size)) {
                 let gates = &token[size..2 * size];
-                attended.extend(gates.iter().zip(outputs).map(|(gate, output)| gate * output));
+                mixed.extend(gates.iter().zip(outputs).map(|(gate, output)| gate * output));
             }
         }
-        apply(&self.output, attended, chunk.options, prepared, added);
     }
 }

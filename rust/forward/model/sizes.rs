@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::cache::{Cache, CacheType};
+use super::cache::CacheType;
 use super::load::Model;
 use crate::error::Result;
 use crate::gguf::file::Gguf;
@@ -13,6 +13,7 @@ use crate::simd::instructions::Instructions;
 pub struct ModelSizes {
     /// The bytes of the packed weights; floats and single rows of embeddings stay in the file.
     pub packed_bytes: usize,
+    /// The model without packed weights.
     model: Model,
 }
 
@@ -21,13 +22,13 @@ impl ModelSizes {
     ///
     /// # Errors
     /// As of [`Model::load`], but for memory.
-    pub fn read(file: Arc<Gguf>, with: Instructions) -> Result<Self> {
-        let (model, plan) = Model::planned(file, with)?;
+    pub fn read(file: Arc<Gguf>, isa: Instructions) -> Result<Self> {
+        let (model, plan) = Model::planned(file, isa)?;
         Ok(Self { packed_bytes: plan.num_bytes, model })
     }
 
     /// The bytes of the states of a sequence of this many tokens.
     pub fn cache_bytes(&self, num_tokens: usize, kind: CacheType) -> usize {
-        Cache::new(&self.model, 0, kind).row_bytes(num_tokens)
+        self.model.new_cache(0, kind).row_bytes(num_tokens)
     }
 }

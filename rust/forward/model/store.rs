@@ -24,20 +24,27 @@ use crate::error::{Error, Result};
 use crate::gguf::file::{Gguf, SourceFile};
 use crate::simd::instructions::Instructions;
 
+/// The number of unfinished files that this process has begun.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
+/// The first bytes of a file.
 const MAGIC: [u8; 8] = *b"SPCDSPKD";
 /// The version of the layout of packed bytes and of this file.
 const VERSION: u32 = 1;
+/// The bytes of the header, a page of memory.
 const HEADER_BYTES: usize = 4096;
-/// The identity of the weights; the start of the system follows, then the path of the source.
+/// The bytes of the identity of the weights in the header.
 const IDENTITY: std::ops::Range<usize> = 0..56;
+/// The bytes of the identity of the start of the system.
 const BOOT: std::ops::Range<usize> = 56..92;
+/// The bytes of the path of the source.
 const PATH: std::ops::Range<usize> = 96..HEADER_BYTES;
+/// The extension of the name of a whole file.
 const EXTENSION: &str = "packed";
 /// A source that was changed so shortly before may be changed again without a later time.
 const SETTLED: Duration = Duration::from_secs(2);
 /// The time that a process waits for another one that packs the same file and makes no progress.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time between two looks at what it has written.
 const POLLED: Duration = Duration::from_millis(20);
 
 /// Packs all matrices into the cache if they are not there, or into memory if it cannot hold them.
@@ -48,7 +55,7 @@ const POLLED: Duration = Duration::from_millis(20);
 /// [`Error::Stopped`](crate::Error::Stopped) and [`Error::OutOfMemory`].
 pub(super) fn stored(
     plan: &PackingPlan,
-    with: Instructions,
+    isa: Instructions,
     file: &Gguf,
     options: LoadOptions<'_>,
 ) -> Result<(usize, bool)> {
@@ -56,10 +63,10 @@ pub(super) fn stored(
         watch.expect(plan.num_bytes);
     }
     let release = |bytes: &[u8]| file.release(bytes);
-    let map = cached(plan, with, file, options, &release)?;
+    let map = cached(plan, isa, file, options, &release)?;
     match &map {
         Some(map) => plan.settle(map, HEADER_BYTES),
-        None => plan.in_memory(with, options, &release)?,
+        None => plan.in_memory(isa, options, &release)?,
     }
     Ok((plan.num_bytes, map.is_some()))
 }
@@ -70,7 +77,7 @@ pub(super) fn stored(
 /// [`Error::Stopped`](crate::Error::Stopped) alone.
 fn cached(
     plan: &PackingPlan,
-    with: Instructions,
+    isa: Instructions,
     file: &Gguf,
     options: LoadOptions<'_>,
     release: &(dyn Fn(&[u8]) + Sync),
@@ -86,13 +93,13 @@ fn cached(
     let name = format!(
         "weights-{:016x}-{}",
         xxh3_64(source.path.as_os_str().as_encoded_bytes()),
-        with.lanes()
+        isa.lanes()
     );
     let store = Store {
         folder,
         path: folder.join(format!("{name}.{EXTENSION}")),
         name,
-        header: header(plan, with, &source),
+        header: header(plan, isa, &source),
         checksums: HEADER_BYTES + plan.num_bytes,
         num_bytes: HEADER_BYTES + plan.num_bytes + 8 * plan.num_chunks(),
     };
@@ -107,7 +114,7 @@ fn cached(
         match store.begin(max_bytes) {
             Err(_) => return Ok(None),
             Ok(Begun::Unfinished(mut unfinished)) => {
-                return match store.write(&mut unfinished, plan, with, options, release) {
+                return match store.write(&mut unfinished, plan, isa, options, release) {
                     Err(Error::Stopped) => Err(Error::Stopped),
                     written => Ok(written.ok().map(Arc::new)),
                 };
@@ -125,27 +132,35 @@ fn cached(
     }
 }
 
+/// The file of the weights of a source.
 struct Store<'a> {
+    /// The folder of the cache.
     folder: &'a Path,
+    /// The path of the file.
     path: PathBuf,
     /// The name of the file without its extension, which unfinished ones begin with.
     name: String,
+    /// The bytes of the header.
     header: Vec<u8>,
-    /// The start of the checksums.
+    /// The index of the first byte of the checksums.
     checksums: usize,
+    /// The bytes of the file.
     num_bytes: usize,
 }
 
 /// The start of a file that is not there.
 enum Begun {
+    /// This process writes it.
     Unfinished(Unfinished),
-    /// Another process writes it, and has written this much.
+    /// Another process writes it, and has written this many bytes.
     ByOther(u64),
 }
 
 /// A locked file, which is removed unless it is renamed.
 struct Unfinished {
+    /// The open file.
     file: File,
+    /// The name under which it is removed.
     path: PathBuf,
 }
 
@@ -184,6 +199,7 @@ impl Store<'_> {
         Ok(map)
     }
 
+    /// Compares the checksums of all chunks.
     fn check(&self, plan: &PackingPlan, map: &Mmap, options: LoadOptions<'_>) -> io::Result<()> {
         let checksums = map[self.checksums..].as_chunks().0;
         let mut number = 0..;
@@ -219,7 +235,7 @@ impl Store<'_> {
         for entry in fs::read_dir(self.folder)? {
             let path = entry?.path();
             let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
-            let is_unfinished = path.extension().is_some_and(|of| of == "tmp");
+            let is_unfinished = path.extension().is_some_and(|extension| extension == "tmp");
             let Some(name) = name.filter(|name| is_unfinished && name.starts_with(".weights-"))
             else {
                 continue;
@@ -239,9 +255,10 @@ impl Store<'_> {
         let mut files = Vec::new();
         for entry in fs::read_dir(self.folder)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|of| of == EXTENSION) && path != self.path {
-                let of = path.metadata()?;
-                files.push((of.modified()?, of.len(), path));
+            if path.extension().is_some_and(|extension| extension == EXTENSION) && path != self.path
+            {
+                let found = path.metadata()?;
+                files.push((found.modified()?, found.len(), path));
             }
         }
         files.sort();
@@ -265,7 +282,7 @@ impl Store<'_> {
         &self,
         unfinished: &mut Unfinished,
         plan: &PackingPlan,
-        with: Instructions,
+        isa: Instructions,
         options: LoadOptions<'_>,
         release: &(dyn Fn(&[u8]) + Sync),
     ) -> Result<Mmap> {
@@ -279,18 +296,18 @@ impl Store<'_> {
         each(chunks, options, release, |chunk| {
             let (start, number): (usize, usize) = chunk.to;
             let mut bytes = vec![0; chunk.bytes];
-            chunk.pack(with, &mut bytes);
+            chunk.pack(isa, &mut bytes);
             let checksum = xxh3_64(&bytes).to_le_bytes();
             checksums.lock().unwrap_or_else(PoisonError::into_inner)[number] = checksum;
-            // Each handle has a place of its own.
+            // Each handle has a position of its own.
             let mut file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            let place = SeekFrom::Start((HEADER_BYTES + start) as u64);
-            file.seek(place).and_then(|_| file.write_all(&bytes)).map_err(failed)
+            let start = SeekFrom::Start((HEADER_BYTES + start) as u64);
+            file.seek(start).and_then(|_| file.write_all(&bytes)).map_err(failed)
         })?;
         let checksums = checksums.into_inner().unwrap_or_else(PoisonError::into_inner);
         let file = &mut unfinished.file;
-        let mut put = |place: usize, bytes: &[u8]| {
-            file.seek(SeekFrom::Start(place as u64)).and_then(|_| file.write_all(bytes))
+        let mut put = |start: usize, bytes: &[u8]| {
+            file.seek(SeekFrom::Start(start as u64)).and_then(|_| file.write_all(bytes))
         };
         put(self.checksums, checksums.as_flattened()).map_err(failed)?;
         put(0, &self.header).map_err(failed)?;
@@ -299,6 +316,7 @@ impl Store<'_> {
     }
 }
 
+/// Maps a whole file.
 fn map(file: &File) -> io::Result<Mmap> {
     #[expect(unsafe_code, reason = "processes share the weights")]
     // SAFETY: the map is read-only, and its bytes are numbers, valid whatever they are. The file is in a folder that
@@ -309,13 +327,13 @@ fn map(file: &File) -> io::Result<Mmap> {
 }
 
 /// Identity of the weights, start of the system, and path of the source.
-fn header(plan: &PackingPlan, with: Instructions, source: &SourceFile) -> Vec<u8> {
+fn header(plan: &PackingPlan, isa: Instructions, source: &SourceFile) -> Vec<u8> {
     let modified = source.modified.duration_since(SystemTime::UNIX_EPOCH);
     let modified = modified.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(0));
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend(MAGIC);
     header.extend(VERSION.to_le_bytes());
-    header.extend(u32::try_from(with.lanes()).unwrap_or(0).to_le_bytes());
+    header.extend(u32::try_from(isa.lanes()).unwrap_or(0).to_le_bytes());
     for number in
         [source.num_bytes, modified, source.checksum, plan.num_bytes as u64, plan.checksum()]
     {

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// A pass or a load as another thread sees it.
 #[derive(Debug, Default)]
 pub struct Watch {
+    /// True if the work ends at its next layer or chunk.
     is_stopped: AtomicBool,
+    /// The layers that are done, summed over tokens, or the packed bytes.
     num_done: AtomicUsize,
+    /// The bytes of all weights of a load.
     num_expected: AtomicUsize,
 }
 
@@ -26,6 +29,7 @@ impl Watch {
         self.num_expected.load(Ordering::Relaxed)
     }
 
+    /// Sets the bytes of all weights.
     pub(crate) fn expect(&self, number: usize) {
         self.num_expected.store(number, Ordering::Relaxed);
     }

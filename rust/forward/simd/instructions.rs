@@ -32,9 +32,10 @@ impl Instructions {
 
     /// Returns those of this name, the best ones for `auto`, `None` where the processor has none such.
     pub fn named(name: &str) -> Option<Self> {
-        Self::available().into_iter().find(|of| name == "auto" || of.name() == name)
+        Self::available().into_iter().find(|isa| name == "auto" || isa.name() == name)
     }
 
+    /// The name: `avx512`, `avx2` or `portable`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Portable(_) => "portable",
@@ -45,6 +46,7 @@ impl Instructions {
         }
     }
 
+    /// The lanes of a vector.
     pub(crate) fn lanes(self) -> usize {
         if self.name() == "avx512" { 16 } else { 8 }
     }

@@ -109,7 +109,7 @@ impl Simd for Portable {
         };
         greatest(value: Floats) -> f32 = value.into_iter().fold(f32::MIN, f32::max);
         fma(a: Floats, b: Floats, c: Floats) -> Floats = fused(a, b, c);
-        round(value: Floats) -> Words = value.map(|of| (of.round_ties_even() as i32).cast_unsigned());
+        round(value: Floats) -> Words = value.map(|lane| (lane.round_ties_even() as i32).cast_unsigned());
         halves(bytes: &[u8]) -> Floats = of_bytes(bytes, f16);
         upper_halves(bytes: &[u8]) -> Floats =
             of_bytes(bytes, |[low, high]| f32::from_le_bytes([0, 0, low, high]));

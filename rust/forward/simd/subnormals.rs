@@ -5,6 +5,7 @@
 
 /// Counts subnormal inputs and results as zero on this thread until it is dropped.
 pub(super) struct Flushed {
+    /// The control word to restore.
     before: usize,
 }
 

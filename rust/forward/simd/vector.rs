@@ -9,11 +9,13 @@ pub(crate) trait Job {
     fn run<S: Simd>(self, simd: S);
 }
 
+/// Vectors of an instruction set.
 pub(crate) trait Simd: Copy + Send + Sync {
     /// Numbers of 32 bits, one for each lane.
     type Floats: Copy;
     /// Words of 32 bits, one for each lane.
     type Words: Copy;
+    /// The lanes of a vector.
     const LANES: usize;
     /// True where [`dot`](Self::dot) takes 128 off numbers of 8 bits.
     const HAS_SIGNED_BYTES: bool;
@@ -21,13 +23,19 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Runs a kernel with these instructions.
     fn run(self, job: impl Job);
 
+    /// The same number in all lanes.
     fn splat(self, value: f32) -> Self::Floats;
     /// Loads the first lanes.
     fn load(self, from: &[f32]) -> Self::Floats;
+    /// Stores all lanes into the first numbers.
     fn store(self, value: Self::Floats, to: &mut [f32]);
+    /// `a + b`.
     fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b`.
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a / b`.
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The greater of both, `b` where one is not a number.
     fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The sum of all lanes: the upper half is added to the lower one, until one is left.
     fn sum(self, value: Self::Floats) -> f32;
@@ -38,17 +46,24 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Rounds to the nearest whole number, ties to even, of those that 32 bits hold.
     fn round(self, value: Self::Floats) -> Self::Words;
 
-    /// Reads a half of each lane.
+    /// Reads a float16 of each lane.
     fn halves(self, bytes: &[u8]) -> Self::Floats;
-    /// Reads the upper half of a float of each lane.
+    /// Reads a bfloat16 of each lane.
     fn upper_halves(self, bytes: &[u8]) -> Self::Floats;
 
+    /// Reads a word of each lane.
     fn words(self, bytes: &[u8]) -> Self::Words;
+    /// The same word in all lanes.
     fn splat_word(self, word: u32) -> Self::Words;
+    /// `words & mask`.
     fn and(self, words: Self::Words, mask: u32) -> Self::Words;
+    /// `a | b`.
     fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `a + b`, which wraps around.
     fn add_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `words << by`.
     fn shl(self, words: Self::Words, by: u32) -> Self::Words;
+    /// `words >> by`, without the sign.
     fn shr(self, words: Self::Words, by: u32) -> Self::Words;
     /// The words as signed whole numbers.
     fn floats(self, words: Self::Words) -> Self::Floats;
@@ -59,8 +74,13 @@ pub(crate) trait Simd: Copy + Send + Sync {
 
     /// Replaces each byte, a number below 16, by its value.
     fn lookup(self, values: &[u8; 16], numbers: Self::Words) -> Self::Words;
-    /// Keeps the lanes of `value` in which `of` is at least `least`; others become zero.
-    fn where_at_least(self, value: Self::Floats, of: Self::Floats, least: f32) -> Self::Floats;
+    /// Keeps the lanes of `value` in which `compared` is at least `least`; others become zero.
+    fn where_at_least(
+        self,
+        value: Self::Floats,
+        compared: Self::Floats,
+        least: f32,
+    ) -> Self::Floats;
 
     /// Adds the products of twice four numbers of `bits` bits and as many signed bytes, four times at most before
     /// [`finish`](Self::finish).

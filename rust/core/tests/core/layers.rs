@@ -87,10 +87,6 @@ fn faults(folders: &[&str], sources: &SourceTexts) -> Vec<String> {
     let wrong = edges.iter().filter(|edge| is_wrong(edge));
     let wrong = wrong.map(|(from, to)| format!("{from} may not import {to}"));
     let mut faults: Vec<_> = wrong.collect();
-    // The layers of a model take the model and the pass, which have the layers.
-    let is_of_layers =
-        |(from, to): &(String, String)| from.starts_with("model::") && to.starts_with("model::");
-    edges.retain(|edge| !is_of_layers(edge));
     // What remains when files that import nothing, or that nothing imports, are taken away.
     let mut num_before = usize::MAX;
     while edges.len() < num_before {

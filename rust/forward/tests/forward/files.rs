@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use specds_forward::gguf::{Gguf, Value};
-use specds_forward::model::{Cache, CacheType, Input, LoadOptions, Model, PassOptions, Watch};
+use specds_forward::model::{CacheType, Input, LoadOptions, Model, PassOptions, Watch};
 use specds_forward::{Error, Instructions};
 use tempfile::NamedTempFile;
 
@@ -83,7 +83,7 @@ fn use_all(file: &NamedTempFile) -> Result<(), specds_forward::Error> {
         let _ = gguf.tensor(name);
     }
     let model = Model::load(gguf, Instructions::available()[0], LoadOptions::default())?;
-    let mut cache = Cache::new(&model, 1, CacheType::default());
+    let mut cache = model.new_cache(1, CacheType::default());
     let input = Input { row: 0, tokens: &[1, 2, 3], parents: None, num_logits: 3 };
     let logits = model.forward(&mut cache, &[input], PassOptions::default())?;
     assert_eq!(logits.len(), 3 * model.config.vocab_size);

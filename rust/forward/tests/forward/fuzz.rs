@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use specds_forward::gguf::Gguf;
-use specds_forward::model::{Cache, CacheType, Config, Input, LoadOptions, Model, PassOptions};
+use specds_forward::model::{CacheType, Config, Input, LoadOptions, Model, PassOptions};
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::heap;
@@ -414,7 +414,7 @@ fn use_all(path: &Path, random: &mut Random) -> Result<usize, Error> {
     let options = LoadOptions { num_threads: random.below(4), ..LoadOptions::default() };
     let model = Model::load(file, random.pick(&Instructions::available()), options)?;
     let vocab = u32::try_from(model.config.vocab_size).unwrap();
-    let mut cache = Cache::new(&model, 2, random.pick(&[CacheType::Float32, CacheType::Float16]));
+    let mut cache = model.new_cache(2, random.pick(&[CacheType::Float32, CacheType::Float16]));
     let mut num_passes = 0;
     for _ in 0..4 {
         let number = random.pick(&[1_usize, 2, 5, 9, 70]);

@@ -174,7 +174,7 @@ fn subnormal_numbers_count_as_zero_in_kernels_alone() {
 
 #[test]
 fn parts_of_blocks_and_of_tokens_are_refused() {
-    let with = Instructions::available()[0];
+    let isa = Instructions::available()[0];
     for (kind, bytes, columns) in [
         (BlockType::Q4_0, 18, 16),
         (BlockType::Q4_0, 17, 32),
@@ -182,13 +182,13 @@ fn parts_of_blocks_and_of_tokens_are_refused() {
         (BlockType::F32, 0, 0),
     ] {
         let bytes = Bytes::new(vec![0; bytes]);
-        assert!(LinearLayer::of(Tensor { kind, rows: 1, columns, bytes }, with).is_err());
+        assert!(LinearLayer::of(Tensor { kind, rows: 1, columns, bytes }, isa).is_err());
     }
     let matrix = Tensor { kind: BlockType::Q4_0, rows: 2, columns: 32, bytes: Bytes::new([0; 36]) };
-    let matrix = LinearLayer::of(matrix, with).unwrap();
+    let matrix = LinearLayer::of(matrix, isa).unwrap();
     assert!(matrix.product(&[0.0; 40], Activations::Float32, 1).is_err());
     let empty = Tensor { kind: BlockType::F32, rows: 0, columns: 32, bytes: Bytes::new([]) };
-    let empty = LinearLayer::of(empty, with).unwrap();
+    let empty = LinearLayer::of(empty, isa).unwrap();
     assert_eq!(empty.product(&[0.0; 64], Activations::Float32, 1).unwrap(), []);
     assert_eq!(matrix.product(&[0.0; 32], Activations::Float32, 9).unwrap(), [0.0; 2]);
 }
