@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from grimp import build_graph
 
 import specds
 from specds import _core
@@ -57,3 +58,20 @@ def test_help_documents_each_name_of_the_core_and_its_arguments(name):
         # The options of a record are keywords too, listed here or at another call.
         options, records = {*told} - {*taken}, [{"options"}, *map(set, DEFAULTS.values())]
         assert options in (records if "options" in parameters else [set()])
+
+
+FOLDERS = {"constraints", "drafters", "generation", "models"}
+"""The folders of a request of a GGUF file: the loop, and what it takes."""
+
+
+def test_a_request_of_a_gguf_file_reads_four_folders_and_no_torch():
+    graph = build_graph("specds", cache_dir=None, exclude_type_checking_imports=True)
+    # What gets a model imports what its framework needs.
+    for door in ("drafters.session", "generation.target", "models.gguf_model"):
+        for found in graph.find_modules_directly_imported_by(f"specds.{door}"):
+            if found.startswith("specds.transformers"):
+                graph.remove_import(importer=f"specds.{door}", imported=found)
+    read = graph.find_upstream_modules("specds.generation.arrays")
+    assert {name.split(".")[1] for name in read} - {"_lazy"} == FOLDERS
+    found = graph.find_upstream_modules("specds.transformers.target")
+    assert {name.split(".")[1] for name in found} >= FOLDERS | {"transformers"}

@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from fuzz_generate import drawn, outcome
 from model_shapes import SHAPES, layer_kinds
 from models import SHAPE, VOCAB_SIZE, build
-from specds.transformers.verify.support import check_model, recurrent_backend
+from specds.transformers.verify.support import check_model, recurrent_runner
 
 NUM_REQUESTS = int(os.environ.get("REQUESTS", "5"))
 _DRAFTERS = ("mixed", "oracle", "forked")
@@ -191,8 +191,8 @@ def verdict(name: str) -> tuple[str, str, int, list[str]]:
         model = make(torch.float32)
     except Exception:
         return "not built by the common small sizes", name, 0, []
-    recurrent = recurrent_backend(model)
-    tried = tuple(sorted({recurrent, "chain"})) if recurrent else ("packed", "model")
+    recurrent = recurrent_runner(model)
+    tried = tuple(sorted({recurrent.name, "chain"})) if recurrent else ("packed", "model")
     found = {way: check_model(model, verification=way) for way in tried}
     ways = [way for way in found if found[way].ok]
     if not ways:

@@ -19,7 +19,7 @@ from models import (
 )
 from specds.generation import UnsupportedRequestError, generate
 from specds.transformers.verify.cache import CACHE_NAME
-from specds.transformers.verify.packed import RUNNERS
+from specds.transformers.verify.support import RUNNERS
 
 CACHES = {"whole": lambda _: DynamicCache(), "windowed": lambda m: DynamicCache(config=m.config)}
 

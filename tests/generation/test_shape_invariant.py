@@ -77,7 +77,7 @@ def test_shape_invariant_selects_the_model_backend_on_a_gpu(monkeypatch):
         Options(NOTHING, shape_invariant=shape_invariant, max_nodes=3, check_model=False)
         for shape_invariant in (True, False)
     ]
-    assert [request._choose_backend(of, model, 1)[1] for of in asked] == ["model", "packed"]
+    assert [request._choose_backend(of, model, 1)[0].name for of in asked] == ["model", "packed"]
 
 
 def test_shape_invariant_requires_fixed_nodes_and_one_row(model):

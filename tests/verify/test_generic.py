@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from models import FAMILIES, VOCAB_SIZE, prompt, random_tree, tiny_model
 from reference import path_to
 from specds.transformers.verify.cache import TreeCache
-from specds.transformers.verify.packed import RUNNERS
+from specds.transformers.verify.support import RUNNERS
 
 # Largest difference of a logit; the logits reach 15. Norms are float32 in a float64 model too.
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 3e-5}

@@ -161,7 +161,7 @@ PARTS += [f"model.layers.1{part}" for part in ("", ".self_attn.q_proj", ".mlp.ac
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_part_is_verified_by_packed_for_a_reason(change, part):
     model = wide("llama")
-    assert require_support(model, verification="auto")[1] == "native"
+    assert require_support(model, verification="auto")[0].name == "native"
     CHANGES[change](model.get_submodule(part))
     output = decodes_alike(model, num_tokens=2)
     assert output.stats.verification == "packed"
@@ -191,10 +191,10 @@ def test_model_that_the_core_does_not_compute_is_refused_with_the_reason(name):
 
 def test_half_precision_transposed_weights_and_autocast_are_left_to_packed():
     for model in (wide("llama", torch.float16), build(*FAMILIES["gpt_neox"])):
-        assert require_support(model, verification="auto")[1] == "packed"
+        assert require_support(model, verification="auto")[0].name == "packed"
     model = wide("llama")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert "autocast" in require_support(model, verification="auto")[2]
+        assert "autocast" in require_support(model, verification="auto")[1]
     weight = model.model.layers[0].mlp.up_proj.weight
     weight.data = weight.data.T.contiguous().T
-    assert "contiguous" in require_support(model, verification="auto")[2]
+    assert "contiguous" in require_support(model, verification="auto")[1]

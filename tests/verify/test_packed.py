@@ -89,14 +89,14 @@ def test_unpackable_model_is_verified_by_the_model_backend_on_a_gpu(monkeypatch)
     with torch.device("meta"):
         model = build("LlamaConfig", FAMILIES["llama"][1]).to("meta")
     asked = partial(require_support, model, verification="auto", check_model=False)
-    assert asked() == (PackedRunner, "packed", "")
+    assert asked() == (PackedRunner, "")
     mlp = model.model.layers[0].mlp
     mlp.forward = mlp.forward  # bound to the layer itself, as offloading does
     why = "the forward of one of its modules was replaced"
     with pytest.warns(UserWarning, match=f"'model' and not by 'packed', which is faster: {why}"):
-        assert asked()[1] == "model"
+        assert asked()[0].name == "model"
     # The warning is given once; the statistics of every request have the reason.
-    assert why in asked()[2]
+    assert why in asked()[1]
     with pytest.raises(UnsupportedModelError, match="by 'packed': the forward of"):
         require_support(model, verification="packed")
     xglm = unpackable()

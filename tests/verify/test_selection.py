@@ -5,6 +5,7 @@ import torch
 
 from models import VOCAB_SIZE, build, decodes_alike
 from specds.transformers.verify.cache import CACHE_NAME
+from specds.transformers.verify.chain import ChainRunner
 from specds.transformers.verify.support import chain_error, check_model
 
 SPARSE = {
@@ -28,7 +29,7 @@ def sparse(index_heads, topk):
 def test_check_rejects_ties_among_selected_keys(topk):
     model = sparse(5, topk)
     # A prompt that selects nothing, or few keys once, does not show them.
-    assert chain_error(model, 12, "chain") < 1e-4
+    assert chain_error(model, 12, ChainRunner) < 1e-4
     found = check_model(model, verification="chain")
     assert not found.ok
     assert found.max_error > 0.01

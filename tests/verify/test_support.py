@@ -30,10 +30,12 @@ from specds.generation.runner import UnsupportedModelError
 from specds.transformers.acceleration import accelerate
 from specds.transformers.verify import inputs
 from specds.transformers.verify.generic import Runner
+from specds.transformers.verify.in_place import InPlaceRunner
 from specds.transformers.verify.inputs import LocalAttention
-from specds.transformers.verify.packed import RUNNERS, PackedRunner
+from specds.transformers.verify.packed import PackedRunner
 from specds.transformers.verify.path_rows import PathRows
 from specds.transformers.verify.support import (
+    RUNNERS,
     Support,
     check_model,
     is_recurrent,
@@ -245,7 +247,7 @@ def test_check_runs_a_model_once_and_only_on_request(monkeypatch):
     refused = pytest.raises(UnsupportedModelError, match="logits differ")
     with accelerate(model, random_drafter()), refused:
         model.generate(prompt(), max_new_tokens=2)
-    assert calls == [(model, "native"), (model, "packed"), (model, "model")]
+    assert calls == [(model, each) for each in (InPlaceRunner, PackedRunner, Runner)]
     with pytest.raises(UnsupportedModelError, match="cannot verify drafts by 'PathRows': logits"):
         generate_with(model, verification=PathRows)
     assert calls[3:] == [(model, PathRows)]
@@ -275,11 +277,11 @@ def test_layers_with_shared_states_are_verified(verification):
 def test_untested_device_selects_the_model_backend():
     with torch.device("meta"):
         model = build(*FAMILIES["llama"]).to("meta")
-    runner, name, why = require_support(model, verification="auto", check_model=False)
-    assert (runner, name) == (Runner, "model")
+    runner, why = require_support(model, verification="auto", check_model=False)
+    assert (runner, runner.name) == (Runner, "model")
     assert "`packed` is not tested on this kind of device" in why
     named = require_support(model, verification="packed", check_model=False)
-    assert named == (PackedRunner, "packed", "")
+    assert named == (PackedRunner, "")
 
 
 @pytest.mark.parametrize(("capability", "is_proven"), [((9, 0), True), ((8, 6), False)])

@@ -135,17 +135,19 @@ def _model_facts(model: Any) -> dict[str, Any]:
     from specds.generation.runner import UnsupportedModelError
     from specds.models.tokenization import model_vocab_size
     from specds.transformers.verify.fused_forward import unfused_reason
+    from specds.transformers.verify.packed import PackedRunner
     from specds.transformers.verify.support import require_support
 
-    name, slow, refused = "", "", ""
+    name = slow = refused = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the table has it
-            _, name, slow = require_support(model, verification="auto")
+            runner, slow = require_support(model, verification="auto")
+        name, is_fused = runner.name, issubclass(runner, PackedRunner) and runner.has_kernel(model)
+        if is_fused and (why := unfused_reason(model)):
+            slow = f"no fused forward: {why}"
     except UnsupportedModelError as error:
         refused = str(error)
-    if name == "packed" and model.device.type != "cpu" and (why := unfused_reason(model)):
-        slow = f"no fused forward: {why}"
     config = model.config.get_text_config(decoder=True)
     return {
         "accelerated": not refused,

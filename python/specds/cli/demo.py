@@ -20,7 +20,6 @@ from typing import Any
 from rich.table import Table
 
 from specds import terminal
-from specds._core import Memory
 from specds.bench.demo import build_stdlib, prompts
 from specds.bench.generation.target import (
     PLAIN,
@@ -152,7 +151,7 @@ def run_demo(
             requests = chat_requests(model, tokenizer)
 
             def make_drafter() -> FusedDrafter:
-                return FusedDrafter(memory=Memory(len(tokenizer.get_vocab())))
+                return FusedDrafter(vocab_size=len(tokenizer.get_vocab()))
 
         else:
             requests = _code_requests(model, tokenizer, num_prompts)

@@ -67,8 +67,9 @@ class FusedDrafter:
     Args:
         datastore: An open datastore, its path, or None.
         config: Further sources, draft size and search effort.
-        memory: Earlier requests, to which every finished session adds its text. By default a new
-            memory if there is a datastore; False for none.
+        memory: Earlier requests, to which every finished session adds its text; False for none. By
+            default a new memory for the vocabulary of the datastore, or else for `vocab_size`.
+        vocab_size: The size of the model's vocabulary, if it is known.
         model_tables: The target model, or its tables of tokens that follow a single token.
 
     Raises:
@@ -83,12 +84,14 @@ class FusedDrafter:
         config: FusedConfig | None = None,
         memory: Memory | Literal[False] | None = None,
         *,
+        vocab_size: int | None = None,
         model_tables: PreTrainedModel | ModelTables | None = None,
     ) -> None:
         self.config = config = config or FusedConfig()
         self.datastore = None if datastore is None else opened(datastore)
-        if memory is None and self.datastore is not None:
-            memory = Memory(self.datastore.vocab_size)
+        size = vocab_size if self.datastore is None else self.datastore.vocab_size
+        if memory is None and size is not None:
+            memory = Memory(size)
         self.memory = None if memory is False else memory
         self.model_tables = None if model_tables is None else tables_of(model_tables)
         sources = [source for source in (self.datastore, self.memory) if source is not None]
@@ -107,7 +110,7 @@ class FusedDrafter:
     @classmethod
     def resume(
         cls,
-        path: str | PathLike[str],
+        path: str | PathLike[str] | None,
         datastore: Datastore | str | PathLike[str] | None = None,
         config: FusedConfig | None = None,
         *,
@@ -133,7 +136,7 @@ class FusedDrafter:
             size, name = vocab_size(tokenizer), fingerprint(tokenizer)
         else:
             raise ValueError("pass `tokenizer=` or a datastore: a memory belongs to one tokenizer")
-        if Path(path).exists():
+        if path is not None and Path(path).exists():
             memory = Memory.open(path, size, tokenizer=name)
         else:
             memory = Memory(size, tokenizer=name)

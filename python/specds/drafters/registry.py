@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
-from specds._core import Datastore, Memory, ModelTables, Trigrams
+from specds._core import Datastore, ModelTables, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
@@ -55,14 +55,8 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
     if inputs.memory is not None:
         known = {"tokenizer": inputs.tokenizer, **sources}
         return partial(FusedDrafter.resume, inputs.memory, inputs.datastore, **known)
-
-    def make() -> Drafter:
-        memory = None
-        if inputs.datastore is None and inputs.tokenizer is not None:
-            memory = Memory(vocab_size(inputs.tokenizer))
-        return FusedDrafter(inputs.datastore, memory=memory, **sources)
-
-    return make
+    size = None if inputs.tokenizer is None else vocab_size(inputs.tokenizer)
+    return partial(FusedDrafter, inputs.datastore, vocab_size=size, **sources)
 
 
 def _rest(inputs: DrafterInputs, max_match: int | str = RestConfig.max_match) -> Maker:

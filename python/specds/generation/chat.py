@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specds._core import Datastore, Memory, Session
+from specds._core import Datastore, Session
 from specds.drafters.fused import FusedDrafter
 from specds.generation.decode import FinishReason
 from specds.generation.default_source import with_default
@@ -92,7 +92,7 @@ class Chat:
         self._tokenizer: Any = tokenizer
         self._takes_default = drafter is None
         if drafter is None:
-            drafter = FusedDrafter(memory=Memory(vocab_size(self._tokenizer)))
+            drafter = FusedDrafter(vocab_size=vocab_size(tokenizer))
         self._drafter = Options.of(drafter).drafter
         datastore = getattr(self._drafter, "datastore", None)
         if isinstance(datastore, Datastore) and datastore.tokenizer_fingerprint:

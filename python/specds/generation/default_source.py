@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from specds._core import Datastore, Memory
+from specds._core import Datastore
 from specds.drafters.fused import FusedDrafter
 from specds.indexing.default import DefaultDatastore
 
@@ -33,5 +33,5 @@ def with_datastore(drafter: FusedDrafter, datastore: Datastore | None) -> FusedD
     if memory is None:
         memory = False
     elif memory.vocab_size != datastore.vocab_size:
-        memory = Memory(datastore.vocab_size)
+        memory = None
     return FusedDrafter(datastore, drafter.config, memory, model_tables=drafter.model_tables)

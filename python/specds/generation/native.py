@@ -22,6 +22,7 @@ class NativeRunner(Verifier):
     Memory beyond the cache does not grow with a prompt.
     """
 
+    name = "native"
     token_cost = 0.13
 
     def __init__(self, model: GgufModel, *, num_rows: int = 1, **_: int) -> None:
@@ -40,6 +41,10 @@ class NativeRunner(Verifier):
         self._rows = [*range(num_rows)]
         self._past: tuple[GgufCache, int] | None = None
         self._mark_at: int | None = None
+
+    @classmethod
+    def is_shape_invariant(cls, model: Any) -> bool:
+        return True
 
     def pass_times(self) -> Sequence[tuple[int, float]]:
         return self._native.pass_times()
@@ -147,6 +152,7 @@ class NativeRunner(Verifier):
 class NativeChainRunner(NativeRunner):
     """Verification by chains, for models with recurrent states, which no token is dropped from."""
 
+    name = "native"
     takes_trees = False
 
 
@@ -162,7 +168,7 @@ def require_native(verification: Verification) -> None:
         UnsupportedModelError: It cannot.
     """
     of_class = isinstance(verification, type) and issubclass(verification, NativeRunner)
-    if verification not in ("auto", "native") and not of_class:
+    if verification not in ("auto", NativeRunner.name) and not of_class:
         raise UnsupportedModelError(
             "GgufModel cannot verify drafts by that backend: the core computes it: use "
             "verification='native'"

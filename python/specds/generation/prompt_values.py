@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from specds.constraints import Constraint, MatcherConstraint
 from specds.constraints.constraint import Spells
 from specds.constraints.values import PromptValues, TokenizerSpells
-from specds.indexing.default import local_tokenizer
+from specds.models.tokenization import local_tokenizer
 
 _of_models: WeakKeyDictionary[Any, Spells | None] = WeakKeyDictionary()
 

@@ -20,6 +20,7 @@ class Verifier:
     """One request's forward passes: call `prefill_rows` once, then verify and commit alternately.
 
     Attributes:
+        name: The backend's name; a class without one is known by its own.
         node_steps: Numbers of nodes that passes can have, up to 63; empty for any number.
         accepts: Whether the backend also accepts, by `launch` (see `PackedRunner`).
         least_nodes: Rows are padded to this number of nodes, so that the time of a pass does not
@@ -34,6 +35,7 @@ class Verifier:
             with 0, then after each part. An exception ends the request.
     """
 
+    name = ""
     node_steps: tuple[int, ...] = ()
     accepts = False
     takes_trees = True
@@ -48,6 +50,14 @@ class Verifier:
         self, model: Any, *, prompt_length: int, max_length: int, max_nodes: int, num_rows: int = 1
     ) -> None:
         raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        cls.name = vars(cls).get("name", cls.__name__)
+
+    @classmethod
+    def is_shape_invariant(cls, model: Any) -> bool:
+        """Return whether `fix_shape` makes rounding independent of drafts, for a single row."""
+        return False
 
     def fix_shape(self, num_nodes: int, num_slots: int) -> None:
         """Give all passes over trees one shape; do nothing if rounding does not depend on it."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from specds._core import Datastore
 from specds.models.cache_folder import private_folder, read_kept, write_whole
-from specds.models.tokenization import FastTokenizer, Tokenizer, fingerprint
+from specds.models.tokenization import FastTokenizer, Tokenizer, fingerprint, local_tokenizer
 
 _SWITCH = "SPECDS_DEFAULT_DATASTORE"
 _VERSION = 1
@@ -164,20 +164,6 @@ class KnownFile:
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
-
-
-def local_tokenizer(name: str) -> Any:
-    """Return the tokenizer of a model on this machine; None if it is not here."""
-    path = Path(name)
-    if name and path.is_file():
-        return FastTokenizer.read_gguf(path)
-    if name and path.is_dir() and (read := FastTokenizer.read(path)) is not None:
-        return read
-    if not name:
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(name, local_files_only=True)
 
 
 def _start_build(tokenizer: Any, out: Path) -> None:

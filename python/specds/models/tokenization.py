@@ -343,3 +343,17 @@ def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     flat = np.fromiter(chain.from_iterable(rows), dtype=np.uint32, count=int(lengths.sum()))
     return flat, lengths
+
+
+def local_tokenizer(name: str) -> Any:
+    """Return the tokenizer of a model on this machine; None if it is not here."""
+    path = Path(name)
+    if name and path.is_file():
+        return FastTokenizer.read_gguf(path)
+    if name and path.is_dir() and (read := FastTokenizer.read(path)) is not None:
+        return read
+    if not name:
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name, local_files_only=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specds._core import Datastore, Memory
+from specds._core import Datastore
 from specds.drafters.fused import FusedDrafter
 from specds.generation.default_source import with_datastore
 from specds.indexing.default import DefaultDatastore
-from specds.models.tokenization import check_tokenizer, fingerprint, vocab_size
 
 _SAVED_EVERY_S = 60.0
 
@@ -31,17 +30,10 @@ class Drafting:
         *,
         takes_default: bool = False,
     ) -> None:
-        if datastore is not None:
-            check_tokenizer(datastore, tokenizer)
-        size, name = vocab_size(tokenizer), fingerprint(tokenizer)
-        if memory is not None and memory.exists():
-            kept = Memory.open(memory, size, tokenizer=name)
-        else:
-            kept = Memory(size, tokenizer=name)
-        if memory is not None:
-            kept.share(memory, every=_SAVED_EVERY_S)
-        self._memory, self._path = kept, memory
-        self._drafter = FusedDrafter(datastore, memory=kept)
+        self._drafter = FusedDrafter.resume(memory, datastore, tokenizer=tokenizer)
+        self._memory, self._path = self._drafter.memory, memory
+        if memory is not None and self._memory is not None:
+            self._memory.share(memory, every=_SAVED_EVERY_S)
         self._default = DefaultDatastore(None, tokenizer) if takes_default else None
         if self._default is not None:
             self._default.get()
@@ -58,5 +50,5 @@ class Drafting:
 
     def save(self) -> None:
         """Write the request cache to its file."""
-        if self._path is not None:
+        if self._path is not None and self._memory is not None:
             self._memory.save(self._path, merge=True)

@@ -12,7 +12,6 @@ from typing import Any, Literal, final
 
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 
-from specds._core import Memory
 from specds.constraints.processor import add_grammar
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.step import Step
@@ -108,9 +107,8 @@ def undo(model: PreTrainedModel) -> None:
 def usual_drafter(model: Any) -> FusedDrafter:
     """Make a drafter with a request cache, and with the datastore that the model names."""
     config = getattr(model, "config", None)
-    if named := named_datastore(getattr(config, "name_or_path", "")):
-        return FusedDrafter(named)
-    return FusedDrafter(memory=None if config is None else Memory(model_vocab_size(model)))
+    named = named_datastore(getattr(config, "name_or_path", "")) or None
+    return FusedDrafter(named, vocab_size=None if config is None else model_vocab_size(model))
 
 
 def generate_by(

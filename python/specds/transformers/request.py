@@ -31,6 +31,7 @@ from specds.transformers.arguments import (
     require_usual_inputs,
 )
 from specds.transformers.verify.cache import CACHE_NAME
+from specds.transformers.verify.generic import Runner
 from specds.transformers.verify.support import log_once, require_support
 
 
@@ -45,7 +46,7 @@ def run(
     **model_kwargs: Any,
 ) -> GenerationOutput:
     """Run a request that transformers has prepared for a custom decoding loop."""
-    runner_class, name, reason = _choose_backend(options, model, len(input_ids))
+    runner_class, reason = _choose_backend(options, model, len(input_ids))
     shown = require_request(model, input_ids, generation_config, model_kwargs)
     if not runner_class.takes_trees and not bool(shown.all()) and options.check_model:
         require_padding(model, generation_config.prefill_chunk_size)
@@ -93,9 +94,11 @@ def run(
         request.finish()
     if puts is not None:
         puts.end()
-    stats.verification, stats.reason = name, reason or stats.reason
+    stats.verification, stats.reason = runner_class.name, reason or stats.reason
     if stats.reason:
-        log_once(model, f"{type(model).__name__} is verified by {name!r}: {stats.reason}")
+        log_once(
+            model, f"{type(model).__name__} is verified by {stats.verification!r}: {stats.reason}"
+        )
     return GenerationOutput(
         # Padded like the output of `model.generate`.
         sequences=torch.nn.utils.rnn.pad_sequence(
@@ -114,22 +117,22 @@ def run(
 
 def _choose_backend(
     options: Options, model: PreTrainedModel, num_rows: int
-) -> tuple[type[Verifier], str, str]:
+) -> tuple[type[Verifier], str]:
     """Choose the verification backend; see `require_support` for the result.
 
     `shape_invariant` requires one whose rounding does not depend on the length of a sequence.
     """
-    verification, is_cpu = options.verification, model.device.type == "cpu"
-    if options.shape_invariant and verification == "auto" and not is_cpu:
-        verification = "model"
+    verification = options.verification
+    if options.shape_invariant and verification == "auto" and model.device.type != "cpu":
+        verification = Runner
     backend = require_support(model, verification=verification, check_model=options.check_model)
     if not backend[0].takes_trees and (options.stream_interval or options.shape_invariant):
         raise UnsupportedRequestError(
             "stream_interval and shape_invariant cannot be used with recurrent states: the width "
             "of a pass depends on what was accepted before: leave them out"
         )
-    is_fixed = backend[1] in ("model", "native") or (backend[1] == "packed" and is_cpu)
-    if options.shape_invariant and not (is_fixed and num_rows == 1):
+    is_fixed = num_rows == 1 and backend[0].is_shape_invariant(model)
+    if options.shape_invariant and not is_fixed:
         raise UnsupportedRequestError(
             "shape_invariant needs one row, and verification 'model' on other devices than a CPU"
         )

@@ -18,7 +18,8 @@ from specds.transformers.hierarchy.config import HierarchyConfig
 from specds.transformers.hierarchy.context import LevelContext
 from specds.transformers.hierarchy.draft import Draft
 from specds.transformers.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
-from specds.transformers.verify.support import recurrent_backend, require_support
+from specds.transformers.verify.chain import ChainRunner
+from specds.transformers.verify.support import recurrent_runner, require_support
 
 # Maximum nodes of retrieved trees that the lowest model verifies.
 _RETRIEVED_NODES = 16
@@ -159,7 +160,7 @@ class HierarchyDrafter:
             )
         self._retrieval = others
         for name, model in self._models.items():
-            if recurrent_backend(model) == "chain":
+            if recurrent_runner(model) is ChainRunner:
                 raise UnsupportedModelError(
                     f"{name}, {type(model).__name__}, has recurrent states, and a level drops "
                     "branches: use it as the target, and another model as a level"

@@ -150,9 +150,9 @@ def shared_copy(
     return copied(model)  # type: ignore[return-value]
 
 
-def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) -> list[str]:
+def packing_reasons(model: PreTrainedModel, *, has_kernel: bool) -> list[str]:
     """Return the reasons against a `packed_model`; none if there can be one."""
-    reasons = []
+    reasons, config = [], model.config.get_text_config(decoder=True)
     if not model._supports_attention_backend:
         reasons.append("its attention cannot be exchanged")
     # A replaced forward is bound to the original module, and would run that one.

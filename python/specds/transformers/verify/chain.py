@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -69,10 +69,15 @@ class _Sequence:
 class ChainRunner(Runner):
     """Verify chains by the model's own cache and masks: rows of similar width share a pass."""
 
-    takes_trees = False
+    name = "chain"
+    takes_trees = needs_mask = False
     # See `MarkedCache`.
     mark_at = 0
     mark: tuple[Any, int] | None = None
+
+    @classmethod
+    def reasons_against(cls, model: PreTrainedModel) -> Iterable[str]:
+        return ()
 
     def __init__(self, model: PreTrainedModel, *, num_rows: int = 1, **sizes: int) -> None:
         super().__init__(model, num_rows=num_rows, **sizes)

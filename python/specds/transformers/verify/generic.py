@@ -1,7 +1,7 @@
 """Verification backend `model`: one forward pass over the last tokens and their trees."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from specds._core import TokenTree
 from specds.generation.runner import Verifier
 from specds.transformers.accept.on_device import likeliest_on_host
 from specds.transformers.verify.cache import CACHE_NAME, TreeCache
-from specds.transformers.verify.few_tokens import FewTokens
+from specds.transformers.verify.few_tokens import FewTokens, unseen_reason
 from specds.transformers.verify.inputs import Inputs, MaskBuilder, Masks, kernel_size
 from specds.transformers.verify.states import MarkedCache
 
@@ -37,7 +37,28 @@ class Runner(Verifier):
         max_length: Maximum tokens of a row, prompt included.
         max_nodes: Maximum nodes of a draft.
         num_rows: Rows of the request.
+
+    Attributes:
+        needs_mask: Whether trees are verified by the model's own attention, with a mask.
     """
+
+    name = "model"
+    needs_mask = True
+
+    @classmethod
+    def reasons_against(cls, model: PreTrainedModel) -> Iterable[str]:
+        """Return why this backend, of all, cannot verify drafts on a model."""
+        config = model.config.get_text_config(decoder=True)
+        return filter(None, [unseen_reason(model)] if kernel_size(config) else [])
+
+    @classmethod
+    def has_kernel(cls, model: PreTrainedModel) -> bool:
+        """Return whether passes run our attention kernel."""
+        return False
+
+    @classmethod
+    def is_shape_invariant(cls, model: PreTrainedModel) -> bool:
+        return True
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -154,7 +154,13 @@ class InPlaceRunner(Runner):
     Torch is faster on prompts: their keys and values are moved to the core.
     """
 
+    name = "native"
+    needs_mask = False
     token_cost = 0.08
+
+    @classmethod
+    def reasons_against(cls, model: PreTrainedModel) -> Iterable[str]:
+        return filter(None, [in_place_reason(model)])
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)

@@ -11,14 +11,11 @@ from transformers import PreTrainedModel
 
 from specds._core import TokenTree, read_outcomes
 from specds.drafters.session import EMPTY_TREE
-from specds.generation.native import NativeRunner
-from specds.generation.runner import NAMES, Verifier
 from specds.transformers.accept.on_device import PassRequest, follow, likeliest, report
 from specds.transformers.kernels.operations import kernel_reason, power_of_two
 from specds.transformers.verify import recordings
-from specds.transformers.verify.attention import Tree, group_size, packed_model
+from specds.transformers.verify.attention import Tree, group_size, packed_model, packing_reasons
 from specds.transformers.verify.cache import TreeCache
-from specds.transformers.verify.chain import ChainRunner
 from specds.transformers.verify.fused_forward import FusedForward, unfused_reason
 from specds.transformers.verify.generic import Runner, of_rows
 from specds.transformers.verify.inputs import (
@@ -57,6 +54,21 @@ class PackedRunner(Runner):
     its addresses. `tree_attention` reads the ancestors of each token from the device: with it no
     mask is made, and shapes do not depend on lengths. Without it the slots are rounded up too.
     """
+
+    name = "packed"
+    needs_mask = False
+
+    @classmethod
+    def reasons_against(cls, model: PreTrainedModel) -> list[str]:
+        return packing_reasons(model, has_kernel=cls.has_kernel(model))
+
+    @classmethod
+    def has_kernel(cls, model: PreTrainedModel) -> bool:
+        return kernel_reason(model.device, model.dtype) is None
+
+    @classmethod
+    def is_shape_invariant(cls, model: PreTrainedModel) -> bool:
+        return model.device.type == "cpu"
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
@@ -217,9 +229,3 @@ class PackedRunner(Runner):
         else:
             seen = self._mask(inputs, end)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
-
-
-RUNNERS: dict[str, type[Verifier]] = dict(
-    zip(NAMES, (PackedRunner, Runner, ChainRunner, NativeRunner), strict=True)
-)
-"""The verification backends by name."""

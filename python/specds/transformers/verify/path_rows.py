@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specds._core import TokenTree
-from specds.transformers.verify.attention import group_size, packed_model
+from specds.transformers.verify.attention import group_size, packed_model, packing_reasons
 from specds.transformers.verify.generic import Runner
 from specds.transformers.verify.inputs import MaskBuilder
 
@@ -23,6 +23,14 @@ class PathRows(Runner):
     Raises:
         ValueError: The request has several prompts.
     """
+
+    @classmethod
+    def reasons_against(cls, model: PreTrainedModel) -> list[str]:
+        return packing_reasons(model, has_kernel=False)
+
+    @classmethod
+    def is_shape_invariant(cls, model: PreTrainedModel) -> bool:
+        return False
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         if sizes.get("num_rows", 1) > 1:

@@ -25,15 +25,14 @@ from specds.generation.runner import (
     Verifier,
     require_verification,
 )
-from specds.transformers.kernels.operations import kernel_reason
 from specds.transformers.native_model import NativeModel
-from specds.transformers.verify.attention import packing_reasons
 from specds.transformers.verify.cache import CACHE_NAME
-from specds.transformers.verify.few_tokens import unseen_reason
+from specds.transformers.verify.chain import ChainRunner
 from specds.transformers.verify.fused_forward import unfused_reason
-from specds.transformers.verify.in_place import InPlaceRunner, in_place_reason
+from specds.transformers.verify.generic import Runner
+from specds.transformers.verify.in_place import InPlaceRunner
 from specds.transformers.verify.inputs import CONVOLUTION, LAYER_TYPES, layer_types, local_attention
-from specds.transformers.verify.packed import RUNNERS
+from specds.transformers.verify.packed import PackedRunner
 from specds.transformers.verify.recordings import autocast_dtype
 from specds.transformers.verify.selection import SPARSE_PROMPT, selecting, selections
 
@@ -63,7 +62,7 @@ class Support:
 
 
 # Results of the test run of a model, by verification backend.
-_checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
+_checked: WeakKeyDictionary[torch.nn.Module, dict[type[Verifier], Support]] = WeakKeyDictionary()
 _log = logging.getLogger("specds")
 # The warnings that were given for a model, and the lines that were logged.
 _warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
@@ -88,6 +87,7 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
         torch.OutOfMemoryError: Memory is short, which does not depend on the model's support.
     """
     require_verification(verification, RUNNERS)
+    runner_class = _runner_class(model, verification)
     if reasons := unsupported_reasons(model, verification):
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
@@ -98,17 +98,17 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     if isinstance(model, NativeModel):
         windows = []  # passes of the core are tested for all, and are slow on a CPU
     prompt_length = max([12, *(window + 3 for window in windows if window <= 512)])
-    if _has_kernel(model, verification):
+    if _has_kernel(model, runner_class):
         most = getattr(config, "max_position_embeddings", None) or _SPLIT_PROMPT
         prompt_length = max(prompt_length, min(_SPLIT_PROMPT, most - 2 * len(_PARENTS)))
-    takes_trees = _runner_class(model, verification).takes_trees
-    measured, drafts = (tree_error, "tree") if takes_trees else (chain_error, "chain")
+    of_trees = runner_class.takes_trees
+    measured, drafts = (tree_error, "tree") if of_trees else (chain_error, "chain")
     chosen = () if isinstance(model, NativeModel) else selections(model)
     try:
-        error = 0.0 if chosen else measured(model, prompt_length, verification)
+        error = 0.0 if chosen else measured(model, prompt_length, runner_class)
         for number in chosen:
             with selecting(model, number):
-                found = measured(model, max(prompt_length, SPARSE_PROMPT), verification)
+                found = measured(model, max(prompt_length, SPARSE_PROMPT), runner_class)
             error = max(error, found)
     except torch.OutOfMemoryError:
         raise
@@ -138,13 +138,13 @@ def allowed_error(model: PreTrainedModel) -> float:
 
 def require_support(
     model: PreTrainedModel, *, verification: Verification = "model", check_model: bool = True
-) -> tuple[type[Verifier], str, str]:
+) -> tuple[type[Verifier], str]:
     """Return the verification backend for a model on which drafts can be verified.
 
     With `check_model` each model is run once for each backend.
 
     Returns:
-        The backend, its name, and why `auto` did not choose the fastest one of the device. On a
+        The backend, and why `auto` did not choose the fastest one of the device. On a
         CUDA device, if the model is the reason, a warning says so once.
 
     Raises:
@@ -156,35 +156,36 @@ def require_support(
             f"specds needs transformers 5.19 or newer, found {transformers.__version__}: "
             "run `pip install 'transformers>=5.19'`"
         )
-    candidates, why = _candidates(model) if verification == "auto" else ([verification], "")
-    for candidate in candidates:
-        reasons = _reasons(model, candidate, check_model)
+    if verification == "auto":
+        candidates, why = _candidates(model)
+    else:
+        candidates, why = [_runner_class(model, verification)], ""
+    for runner in candidates:
+        reasons = _reasons(model, runner, check_model)
         if not reasons:
             break
         why = why or "; ".join(reasons)
-    runner = _runner_class(model, candidate)
-    name = candidate if isinstance(candidate, str) else runner.__name__
     if reasons:
-        raise _unsupported(model, name, reasons)
+        raise _unsupported(model, runner, reasons)
     warns = model.device.type != "cpu"
     if warns and why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
         _warned[model].add(why)
-        message = f"drafts are verified by {name!r} and not by {candidates[0]!r}, which is faster"
-        warnings.warn(f"{message}: {why}", stacklevel=2)
+        message = f"drafts are verified by {runner.name!r} and not by {candidates[0].name!r}"
+        warnings.warn(f"{message}, which is faster: {why}", stacklevel=2)
     # A GGUF file that transformers has converted.
-    return runner, name, why or getattr(model, "not_native", "")
+    return runner, why or getattr(model, "not_native", "")
 
 
-def _candidates(model: Any) -> tuple[list[Verification], str]:
+def _candidates(model: Any) -> tuple[list[type[Verifier]], str]:
     """Return the backends that `auto` tries, the fastest first, and why a faster one is not."""
     if isinstance(model, NativeModel):
-        return ["native"], ""
-    if recurrent := recurrent_backend(model):
-        return ["model", "chain"] if recurrent == "model" else ["chain"], ""
+        return [runner_of(model)], ""
+    if recurrent := recurrent_runner(model):
+        return [ChainRunner] if recurrent is ChainRunner else [recurrent, ChainRunner], ""
     if model.device.type == "cpu":
         # Our attention is faster than the model's after long contexts.
-        return ["native", "packed", "model"], ""
-    return (["packed", "model"], "") if _is_proven(model.device) else (["model"], _UNPROVEN)
+        return [InPlaceRunner, PackedRunner, Runner], ""
+    return ([PackedRunner, Runner], "") if _is_proven(model.device) else ([Runner], _UNPROVEN)
 
 
 def require_family(model: Any, verification: Verification = "auto") -> None:
@@ -198,16 +199,18 @@ def require_family(model: Any, verification: Verification = "auto") -> None:
     if not (isinstance(model, PreTrainedModel) or hasattr(model, "active_peft_config")):
         return
     if verification == "auto":
-        verification = recurrent_backend(model) or "model"
-    runner = _runner_class(model, verification)
+        runner: type[Verifier] = recurrent_runner(model) or Runner
+    else:
+        runner = _runner_class(model, verification)
     if reasons := _lasting_reasons(model, runner.takes_trees):
-        raise _unsupported(model, "model" if runner.takes_trees else "chain", reasons)
+        raise _unsupported(model, runner, reasons)
 
 
-def _unsupported(model: Any, name: str, reasons: Sequence[str]) -> UnsupportedModelError:
-    what = "a token tree" if name == "model" else f"drafts by {name!r}"
-    message = f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
-    return UnsupportedModelError(message)
+def _unsupported(
+    model: Any, runner: type[Verifier], reasons: Sequence[str]
+) -> UnsupportedModelError:
+    what = f"{type(model).__name__} cannot verify drafts by {runner.name!r}"
+    return UnsupportedModelError(f"{what}: {'; '.join(reasons)}")
 
 
 def log_once(model: Any, message: str, level: int = logging.INFO) -> None:
@@ -222,52 +225,52 @@ def _is_proven(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in _PROVEN
 
 
-def _reasons(model: PreTrainedModel, verification: Verification, runs: bool) -> Sequence[str]:
-    reasons = unsupported_reasons(model, verification)
+def _reasons(model: PreTrainedModel, runner: type[Verifier], runs: bool) -> Sequence[str]:
+    reasons = unsupported_reasons(model, runner)
     if reasons or not runs:
         return reasons
     checked = _checked.setdefault(model, {})
-    found = checked.get(verification) or check_model(model, verification=verification)
+    found = checked.get(runner) or check_model(model, verification=runner)
     if found.max_error is not None:  # a pass that failed may not fail the next time
-        checked[verification] = found
+        checked[runner] = found
     return found.reasons
 
 
+RUNNERS = {each.name: each for each in (PackedRunner, Runner, ChainRunner, InPlaceRunner)}
+"""The verification backends by name."""
+
+
 def _runner_class(model: Any, verification: Verification) -> type[Verifier]:
-    if verification == "native":
-        return runner_of(model) if isinstance(model, NativeModel) else InPlaceRunner
-    return RUNNERS[verification] if isinstance(verification, str) else verification
+    if not isinstance(verification, str):
+        return verification
+    found = RUNNERS[verification]
+    return runner_of(model) if found is InPlaceRunner and isinstance(model, NativeModel) else found
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "model") -> list[str]:
     """Return the reasons in a model's configuration against verifying drafts on it."""
     config = model.config.get_text_config(decoder=True)
     runner_class = _runner_class(model, verification)
-    takes_trees = runner_class.takes_trees
     if isinstance(model, NativeModel):
         of_core = issubclass(runner_class, NativeRunner)
         return [] if of_core else ["the core computes it: use verification='native'"]
-    reasons = [*_training_reasons(model, config), *_lasting_reasons(model, takes_trees)]
+    lasting = _lasting_reasons(model, runner_class.takes_trees)
+    reasons = [*_training_reasons(model, config), *lasting]
     is_zero3: Any = is_deepspeed_zero3_enabled
     num = getattr(model, "_tp_size", None) or 1
     if (is_fsdp_managed_module(model) or is_zero3()) and torch.distributed.is_initialized():
         num = torch.distributed.get_world_size()
     if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
+    if not issubclass(runner_class, Runner):
+        return reasons
     # Other backends read prompts by the model's own attention, and trees by our own.
-    has_own = verification in ("packed", "native", "chain")
-    if config._attn_implementation not in _ATTENTION and not has_own:
+    if config._attn_implementation not in _ATTENTION and runner_class.needs_mask:
         reasons.append(
             f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
             "`attn_implementation='sdpa'` or 'eager', or use verification='packed'"
         )
-    if issubclass(runner_class, InPlaceRunner):
-        reasons += filter(None, [in_place_reason(model)])
-    elif verification != "model" and takes_trees and recurrent_backend(model) != "chain":
-        reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
-    elif takes_trees and CONVOLUTION in layer_types(config):
-        reasons += filter(None, [unseen_reason(model)])
-    return reasons
+    return reasons if lasting else [*reasons, *runner_class.reasons_against(model)]
 
 
 def _lasting_reasons(model: PreTrainedModel, takes_trees: bool) -> list[str]:
@@ -277,8 +280,8 @@ def _lasting_reasons(model: PreTrainedModel, takes_trees: bool) -> list[str]:
     return [*_prompt_reasons(model), *of_family(model, config)]
 
 
-def _has_kernel(model: PreTrainedModel, verification: Verification) -> bool:
-    return verification == "packed" and kernel_reason(model.device, model.dtype) is None
+def _has_kernel(model: PreTrainedModel, runner: type[Verifier]) -> bool:
+    return issubclass(runner, Runner) and runner.has_kernel(model)
 
 
 _OF_A_FAMILY = {
@@ -320,14 +323,14 @@ def _rotations(config: Any) -> list[dict[str, Any]]:
     return [of for of in parameters.values() if isinstance(of, dict)] or [parameters]
 
 
-def recurrent_backend(model: PreTrainedModel) -> str:
-    """Return how a model with recurrent layers is verified: convolutions alone also by trees."""
+def recurrent_runner(model: PreTrainedModel) -> type[Runner] | None:
+    """Return what verifies a model with recurrent layers: convolutions alone also take trees."""
     if not is_recurrent(model):
-        return ""
+        return None
     config = model.config.get_text_config(decoder=True)
     has_convolutions = CONVOLUTION in layer_types(config)
     has_trees = has_convolutions and not [*_family_reasons(model, config)]
-    return "model" if has_trees else "chain"
+    return Runner if has_trees else ChainRunner
 
 
 def is_recurrent(model: PreTrainedModel) -> bool:
@@ -391,7 +394,7 @@ _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 @torch.no_grad()
 def tree_error(
-    model: PreTrainedModel, prompt_length: int, verification: Verification = "model"
+    model: PreTrainedModel, prompt_length: int, runner_class: type[Verifier] = Runner
 ) -> float:
     """Run a small tree in both ways of `check_model`, and return `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
@@ -410,12 +413,12 @@ def tree_error(
         raise ValueError(f"the model's own logits are not finite in {plain.dtype}{way_out}")
 
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
-    with closing(_runner_class(model, verification)(model, **sizes)) as runner:
+    with closing(runner_class(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(known[None, :-1])])
         found = runner.verify_rows([int(known[-1])], [tree])[0]
         rows = torch.from_numpy(found) if isinstance(found, np.ndarray) else found.clone()
         # Sums over experts have no fixed order, so they may differ by rounding.
-        if _has_kernel(model, verification) and not unfused_reason(model):
+        if _has_kernel(model, runner_class) and not unfused_reason(model):
             again = runner.verify_rows([int(known[-1])], [tree])[0]
             if not torch.equal(rows, again):
                 raise RuntimeError("a second pass over the same tree gave other logits")
@@ -431,7 +434,7 @@ _CHAINS = ((6, 6), (6, 2), (3, 3), (0, 0), (4, 0), (0, 0), (0, 0))
 
 
 @torch.no_grad()
-def chain_error(model: PreTrainedModel, prompt_length: int, verification: Verification) -> float:
+def chain_error(model: PreTrainedModel, prompt_length: int, runner_class: type[Verifier]) -> float:
     """Verify chains of which a part is rejected, and return `Support.max_error`."""
     num_tokens = prompt_length + sum(1 + accepted for _, accepted in _CHAINS)
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
@@ -439,7 +442,7 @@ def chain_error(model: PreTrainedModel, prompt_length: int, verification: Verifi
     plain = model(torch.from_numpy(ids)[None].to(model.device), use_cache=False).logits[0].float()
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": 8}
     found = []
-    with closing(_runner_class(model, verification)(model, **sizes)) as runner:
+    with closing(runner_class(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(ids[None, :prompt_length])])
         place = prompt_length
         for num_nodes, accepted in _CHAINS:
