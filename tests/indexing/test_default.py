@@ -163,14 +163,16 @@ class NamedModel:
     def __init__(self, path):
         self.name_or_path = str(path)
 
-    def found(self):
-        source = default.DefaultDatastore(self)
+    def found(self, tokenizer=None):
+        source = default.DefaultDatastore(self, tokenizer)
         source.get()
         source._thread.join()
         return source.get()
 
 
-def test_tokenizer_of_a_known_file_is_not_read_again(cache, started, tmp_path, monkeypatch):
+def test_tokenizer_of_a_known_file_is_not_read_again(
+    cache, started, demo_tokenizer, tmp_path, monkeypatch
+):
     demo = Path(__file__).parents[2] / "packages/demo/specds_demo/main"
     for name in ("tokenizer_config.json", "tokenizer.json"):
         copied = tmp_path / name
@@ -188,6 +190,11 @@ def test_tokenizer_of_a_known_file_is_not_read_again(cache, started, tmp_path, m
     found = [NamedModel(name).found() for name in (tmp_path, tmp_path, copied)]
     assert [each.num_documents for each in found] == [1, 1, 1]
     assert len(read) == 2  # before the build, and once after it
+    with monkeypatch.context() as patch:
+        patch.setattr(default, "default_datastore", lambda _: None)
+        # A tokenizer of transformers may have other tokens than its file.
+        assert NamedModel("").found(FastTokenizer.read(tmp_path)).num_documents == 1
+        assert NamedModel(tmp_path).found(demo_tokenizer) is None
     # A file that changed, a damaged note, and a note of another tokenizer are not used.
     copied.write_bytes(copied.read_bytes() + b"\n")
     assert NamedModel(tmp_path).found().num_documents == 1

@@ -101,7 +101,7 @@ class DefaultDatastore:
 
     def _look(self) -> None:
         with suppress(Exception):  # a request never fails by what it could do without
-            known = KnownFile.of(self._name) if self._tokenizer is None else None
+            known = self._known_file()
             found = None if known is None else known.datastore()
             if found is None:
                 self._tokenizer = self._tokenizer or local_tokenizer(self._name)
@@ -113,6 +113,13 @@ class DefaultDatastore:
                 # follows a single token is looked up when it is needed.
                 found.warm(next_tokens=False)
                 self._found = found
+
+    def _known_file(self) -> KnownFile | None:
+        """Return the file of the tokenizer, None for one that a caller may have changed."""
+        if self._tokenizer is None:
+            return KnownFile.of(self._name)
+        is_as_read = isinstance(self._tokenizer, FastTokenizer)
+        return KnownFile.of(self._tokenizer.name_or_path) if is_as_read else None
 
 
 @dataclass(frozen=True)
