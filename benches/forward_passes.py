@@ -7,8 +7,8 @@
 `--shape` writes a random file of one of `tests/data/model_shapes.json`. Contexts are random keys
 and values, which are `float16` with `int8` activations.
 For the folder of a model of transformers, the backends `model` and `native` take turns.
-llama.cpp is that of the package llama-cpp-python, in a process of the interpreter that
-`--llama-python` names. All ways take turns, so that other load meets all of them alike. Times of
+llama.cpp is that of the package llama-cpp-python, in processes of the interpreter that
+`--llama-python` names: with its own repacked weights and without. All ways take turns, so that other load meets all of them alike. Times of
 one thread are CPU times, those of several wall-clock times.
 """
 
@@ -144,9 +144,9 @@ def serve(arguments: argparse.Namespace) -> None:
         print(timed(run, int(line), arguments.threads), flush=True)
 
 
-def llama_by_process(arguments: argparse.Namespace) -> Callable[[int], float]:
+def llama_by_process(arguments: argparse.Namespace, is_repacked: bool) -> Callable[[int], float]:
     command = [arguments.llama_python, __file__, arguments.model, "--serve"]
-    command += ["--threads", str(arguments.threads), *["--repacked"] * arguments.repacked]
+    command += ["--threads", str(arguments.threads), *["--repacked"] * is_repacked]
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where it is written")
     parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before each pass")
     parser.add_argument("--llama-python", help="an interpreter that has llama-cpp-python")
-    parser.add_argument("--repacked", action="store_true", help="let llama.cpp repack weights")
+    parser.add_argument("--repacked", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -197,7 +197,11 @@ def compare(arguments: argparse.Namespace) -> None:
         for name, run in passes.items()
     }
     if arguments.llama_python:
-        ways = {"llama.cpp": llama_by_process(arguments), **ways}
+        ways = {
+            "llama.cpp": llama_by_process(arguments, is_repacked=False),
+            "llama.cpp, repacked": llama_by_process(arguments, is_repacked=True),
+            **ways,
+        }
     sizes = (*NUM_TOKENS, PROMPT)
     times: dict[tuple[str, int], list[float]] = {}
     for repetition in range(arguments.repetitions):

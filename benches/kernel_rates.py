@@ -3,7 +3,7 @@
     make bench-cpu ARGS="--types Q4_K,Q6_K"
 
 A model of three random layers of 1536 x 8960 weights, 140 million in all, computes passes of some
-tokens after 16; a rate counts all weights once for each token, in CPU time, the median of turns.
+tokens after 16; a rate counts all weights once for each token, in the least CPU time of some turns.
 The peak is what numpy's product of float32 matrices reaches on one thread, and for int8 as many
 times that as an instruction makes more products: 4 with VNNI, and 2 with AVX2.
 """
