@@ -8,8 +8,9 @@
 and values, which are `float16` with `int8` activations.
 For the folder of a model of transformers, the backends `model` and `native` take turns.
 llama.cpp is that of the package llama-cpp-python, in processes of the interpreter that
-`--llama-python` names: with its own repacked weights and without. All ways take turns, so that other load meets all of them alike. Times of
-one thread are CPU times, those of several wall-clock times.
+`--llama-python` names: with its own repacked weights and without. All ways take turns, so that
+other load meets all of them alike. Times of one thread are CPU times, those of several wall-clock
+times.
 """
 
 from __future__ import annotations

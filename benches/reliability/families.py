@@ -118,7 +118,7 @@ def _settings(config_class: Any) -> dict[str, Any]:
 
 
 def _released(name: str) -> dict[str, Any]:
-    """Return the order of the layers of a released model, cut behind the last new kind, and experts."""
+    """Return the layers of a released model, cut behind the last new kind, and its experts."""
     if name in _INDEXED:
         usual = CONFIG_MAPPING[name]()
         sizes = {field: getattr(usual, field) for field in _INDEX}
@@ -137,7 +137,9 @@ def _released(name: str) -> dict[str, Any]:
         found["num_dense_layers"] = experts.get("leading_dense", 0)
     if "without_rope" in shape:
         found["no_rope_layer_interval"] = shape["without_rope"]
-    return {field: value for field, value in found.items() if field in _fields(CONFIG_MAPPING[name])}
+    return {
+        field: value for field, value in found.items() if field in _fields(CONFIG_MAPPING[name])
+    }
 
 
 def _accepted(name: str) -> dict[str, Any]:

@@ -22,7 +22,10 @@ def test_check_of_supported_model_reports_method_and_sizes(run):
     facts = json.loads(out)
     assert code == 0
     assert (facts["accelerated"], facts["verification"]) == (True, "packed")
-    assert facts["slower_because"] == "it has heads whose size is not a multiple of 16, from 16 to 1024"
+    assert (
+        facts["slower_because"]
+        == "it has heads whose size is not a multiple of 16, from 16 to 1024"
+    )
     assert (facts["device"], facts["dtype"], facts["vocab_size"]) == ("cpu", "float32", 4096)
     assert "accelerated" in run("check", "demo-tiny")[1]
 
