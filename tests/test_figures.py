@@ -48,7 +48,7 @@ def section(text: str, anchor: str) -> str:
 
 
 def missing(figures: list[str], text: str) -> list[str]:
-    """Return the figures that are no number of a text, rounded as they are."""
+    """Return the figures that a text lacks, compared at their own number of digits."""
     numbers = [float(each.replace(",", "")) for each in NUMBER.findall(text)]
 
     def has(figure: str) -> bool:

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// A result with an error of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a file or an argument can cause: the file or the argument, and what is wrong with it.
+/// An error of a file or of an argument, with its name and the fault.
 #[allow(missing_docs)] // of fields, which all variants share
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

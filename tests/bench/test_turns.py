@@ -57,7 +57,7 @@ def test_medians_are_without_the_first_turn(calls):
     assert not order
 
 
-def test_no_benchmark_replaces_a_clock_of_the_package():
+def test_benchmarks_replace_no_clock_of_the_package():
     files = [*(ROOT / "benches").rglob("*.py"), *(ROOT / "python").rglob("*.py")]
     assert len(files) > 100
     assert [of for of in files if re.search(r"^ *time\.\w+ = ", of.read_text(), re.M)] == []

@@ -46,7 +46,7 @@ class Drafting:
 
     def deleted_at(self, tenant: str) -> float:
         """Return when a tenant was deleted last, in seconds since 1970; 0 if it never was."""
-        return self._memory.deleted_at(tenant)
+        return 0.0 if self._memory is None else self._memory.deleted_at(tenant)
 
     def save(self) -> None:
         """Write the request cache to its file."""

@@ -31,7 +31,7 @@ pub enum Costs<'a> {
 /// The state of one row.
 #[derive(Debug, Clone, Default)]
 pub struct RowBudget {
-    /// How far the probabilities of its drafts can be trusted.
+    /// The reliability of the probabilities of its drafts.
     reliability: RowReliability,
     /// The moving average of the net gain of a draft, in tokens.
     avg_net_gain: f64,
@@ -82,7 +82,7 @@ impl RowBudget {
 /// Statistics of a drafter over all rows.
 #[derive(Debug, Clone, Default)]
 pub struct DraftStats {
-    /// How far the probabilities of the drafter can be trusted.
+    /// The reliability of the probabilities of the drafter.
     reliability: Reliability,
     /// The moving average of the draft time of a row, in seconds.
     draft_s: Option<f64>,

@@ -70,7 +70,7 @@ pub struct Gguf {
     pub metadata: BTreeMap<String, Value>,
     /// The tensors of files by their names, each with the index of its part.
     tensors: BTreeMap<String, (usize, Entry)>,
-    /// The tensors that are no part of a file, by their names.
+    /// The tensors that were given apart from a file, by their names.
     arrays: BTreeMap<String, Tensor>,
 }
 

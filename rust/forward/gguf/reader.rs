@@ -35,7 +35,7 @@ pub(super) struct Entry {
 /// A result, or what is wrong with the file.
 type Reason<T> = Result<T, String>;
 
-/// What a file has before its tensors.
+/// The part of a file before its tensors.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// The fields, by their names.

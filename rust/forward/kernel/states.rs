@@ -25,7 +25,7 @@ pub(crate) struct TileSpan {
 /// The precision of the states that weights are multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activations {
-    /// As they are.
+    /// Unchanged.
     #[default]
     Float32,
     /// Rounded to 8 bits, by one scale for 32 of them.

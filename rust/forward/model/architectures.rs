@@ -37,7 +37,7 @@ impl Config {
         }
     }
 
-    /// What kernels do not compute of a mixer.
+    /// The first setting of a mixer that kernels do not compute.
     fn fault(&self, mixer: &Mixer) -> Option<&'static str> {
         match mixer {
             Mixer::Attention(attention) => self.attention_fault(attention),

@@ -22,7 +22,7 @@ const PAGES_PER_MAP: usize = 8;
 /// The precision of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
-    /// As they are computed.
+    /// In float32, in which they are computed.
     #[default]
     Float32,
     /// Half the memory; numbers beyond 65,504 become 65,504.

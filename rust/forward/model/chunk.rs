@@ -35,7 +35,7 @@ pub(crate) struct PassChunk<'a> {
     pub(crate) rotations: &'a [Rotation],
     /// Cosine and sine of each pair of dimensions, `[rotation][token][pair]`.
     pub(crate) turns: Vec<Vec<Vec<[f32; 2]>>>,
-    /// How layers compute.
+    /// The operations of the layers.
     pub(crate) ops: Operations,
 }
 

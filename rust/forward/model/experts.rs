@@ -103,7 +103,7 @@ impl Experts {
         ops.linear(&self.router, normed, prepared, logits);
     }
 
-    /// As [`forward`](Self::forward), by the logits in `scratch.logits`.
+    /// Computes [`forward`](Self::forward) by the logits in `scratch.logits`.
     pub(crate) fn forward_routed(&self, ops: Operations, scratch: &mut Scratch) {
         let Scratch { prepared, normed, added, gate_up, gated, logits, gathered, down, .. } =
             scratch;

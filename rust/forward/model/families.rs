@@ -257,7 +257,7 @@ fn gemma3n(fields: &Fields<'_>) -> Result<Config> {
     Ok(config)
 }
 
-/// Layers with windows have heads of another size, and some models have experts beside dense feed-forward parts.
+/// Layers with windows have heads of another size, and some models have experts next to dense feed-forward parts.
 fn gemma4(fields: &Fields<'_>) -> Result<Config> {
     let mut config = gemma_with_inputs(fields, 6)?;
     if fields.maybe("expert_count")?.is_some() {

@@ -18,7 +18,7 @@ pub(crate) struct Loader<'a> {
     pub(crate) plan: PackingPlan,
     /// The names of the tensors that were not taken yet.
     remaining: BTreeSet<&'a str>,
-    /// What all names begin with: `blk.3.` while the layer 3 is loaded.
+    /// The prefix of all names: `blk.3.` while the layer 3 is loaded.
     pub(crate) prefix: String,
 }
 

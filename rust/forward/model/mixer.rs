@@ -18,7 +18,7 @@ use crate::error::Result;
 pub(crate) struct MixerWeights {
     /// From states to what is mixed.
     projection: LinearLayer,
-    /// What lies between the projections.
+    /// The computation between the projections.
     core: Core,
     /// From what was mixed to states.
     output: LinearLayer,

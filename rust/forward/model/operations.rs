@@ -6,7 +6,7 @@ use super::linear::LinearLayer;
 use crate::kernel::states::{Activations, TokenTiles};
 use crate::simd::instructions::Instructions;
 
-/// How the layers of a pass compute.
+/// The operations that the layers of a pass share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operations {
     /// The instructions of all kernels.

@@ -72,7 +72,7 @@ pub(super) struct Chunk<'a, T> {
     groups: Range<usize>,
     /// The number of packed bytes.
     pub(super) bytes: usize,
-    /// Where the bytes go.
+    /// The destination of the bytes.
     pub(super) to: T,
 }
 

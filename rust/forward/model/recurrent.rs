@@ -254,7 +254,7 @@ struct Remember<'a> {
     steps: &'a [f32],
     /// The memory of these heads, `(num_heads, head_size, head_size)`.
     memory: &'a mut [f32],
-    /// What the heads read, `(num_heads, num_tokens, head_size)`.
+    /// The inputs of the heads, `(num_heads, num_tokens, head_size)`.
     outputs: &'a mut [f32],
 }
 

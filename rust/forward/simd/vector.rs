@@ -23,7 +23,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Runs a kernel with these instructions.
     fn run(self, job: impl Job);
 
-    /// The same number in all lanes.
+    /// A number, copied to all lanes.
     fn splat(self, value: f32) -> Self::Floats;
     /// Loads the first lanes.
     fn load(self, from: &[f32]) -> Self::Floats;
@@ -53,7 +53,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
 
     /// Reads a word of each lane.
     fn words(self, bytes: &[u8]) -> Self::Words;
-    /// The same word in all lanes.
+    /// A word, copied to all lanes.
     fn splat_word(self, word: u32) -> Self::Words;
     /// `words & mask`.
     fn and(self, words: Self::Words, mask: u32) -> Self::Words;
