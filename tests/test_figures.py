@@ -14,15 +14,15 @@ CLAIM = re.compile(r"(?<![\w.,-])(?:\d+\.\d+|\d+(?=x| %| times))")
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?")
 
 
-Links = list[tuple[str, str]]
+LinkedSections = list[tuple[str, str]]
 
 
-def claims(text: str) -> Iterator[tuple[Links, list[str]]]:
+def claims(text: str) -> Iterator[tuple[LinkedSections, list[str]]]:
     """Yield the links of each sentence or table cell to results, and its figures.
 
     The figures of a table belong to the link of the line that introduces it.
     """
-    introduced: Links = []
+    introduced: LinkedSections = []
     for block in text.split("\n\n"):
         if block.startswith("| "):
             statements = block.split("|")

@@ -40,7 +40,7 @@ FAMILIES = {"Llama": "LlamaConfig", "Qwen3": "Qwen3Config", "Gemma 3": "Gemma3Te
 _FREE = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::detach")
 
 
-class _Operations(TorchDispatchMode):
+class _CountedOperations(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(
@@ -54,7 +54,7 @@ def launches(compute: Callable[[], object], device: torch.device) -> int:
     """Count the kernel launches of a computation, or its operations on a CPU."""
     compute()
     if device.type != "cuda":
-        with _Operations() as operations:
+        with _CountedOperations() as operations:
             compute()
         return operations.count
     torch.cuda.synchronize()

@@ -6,7 +6,7 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Generic, Literal, TypeVar
 
-Key = TypeVar("Key", bound=Hashable)
+Label = TypeVar("Label", bound=Hashable)
 Result = TypeVar("Result")
 
 
@@ -20,10 +20,10 @@ class TimedCall(Generic[Result]):
 
 
 def in_turns(
-    calls: Mapping[Key, Callable[[], Result]],
+    calls: Mapping[Label, Callable[[], Result]],
     turn: int,
     synchronize: Callable[[], None] = lambda: None,
-) -> dict[Key, TimedCall[Result]]:
+) -> dict[Label, TimedCall[Result]]:
     """Do each call once, and return the results in the order of `calls`.
 
     Args:
@@ -42,11 +42,11 @@ def in_turns(
 
 
 def medians(
-    calls: Mapping[Key, Callable[[], object]],
+    calls: Mapping[Label, Callable[[], object]],
     num_turns: int,
     synchronize: Callable[[], None] = lambda: None,
     clock: Literal["seconds", "cpu_seconds"] = "seconds",
-) -> dict[Key, float]:
+) -> dict[Label, float]:
     """Return the median time of each call in seconds, without a first turn that warms up."""
     turns = [in_turns(calls, turn, synchronize) for turn in range(num_turns + 1)]
     return {key: median(getattr(turn[key], clock) for turn in turns[1:]) for key in calls}
