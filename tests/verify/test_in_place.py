@@ -27,6 +27,7 @@ from specds.transformers.verify.support import check_model, require_support
 GEMMA = {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 9}
 MODELS = {
     "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama with biases": ("LlamaConfig", {"mlp_bias": True, "attention_bias": True}),
     "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {"rms_norm_eps": 1e-2}),
@@ -171,7 +172,6 @@ def test_changed_part_is_verified_by_packed_for_a_reason(change, part):
 OTHERS = {
     "heads of 8": (SHAPE, "multiple of 16"),
     "hidden 72": ({**WIDE, "hidden_size": 72}, "not a multiple of 32"),
-    "a bias": ({**WIDE, "mlp_bias": True}, "ffn_down.bias"),
     "gelu": ({**WIDE, "hidden_act": "gelu"}, "act_fn is not"),
     "yarn": (
         {**WIDE, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4}},
