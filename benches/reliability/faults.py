@@ -85,7 +85,8 @@ class _KilledJob:
             return status, int(counted.read() or 0)
 
     def content(self) -> dict[str, bytes]:
-        return _files(self.folder / "out")
+        out = self.folder / "out"
+        return self._writer.saved(out) if self._job == "save" else _files(out)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())

@@ -104,7 +104,7 @@ __getattr__ = lazy(__name__, *_HOMES)
 def _refuse_pickle(value: Any) -> NoReturn:
     raise TypeError(
         f"{type(value).__name__} cannot be pickled: make one in each process, and share requests "
-        "through a file (`Memory.share`, or `snapshot=` and `sync_interval=` of EngineDrafter)"
+        "through a folder (`Memory.share`, or `snapshot=` and `sync_interval=` of EngineDrafter)"
     )
 
 

@@ -30,10 +30,16 @@ pub(crate) struct Datastore {
 
 impl From<specds_index::Datastore> for Datastore {
     fn from(opened: specds_index::Datastore) -> Self {
+        Arc::new(opened).into()
+    }
+}
+
+impl From<Arc<specds_index::Datastore>> for Datastore {
+    fn from(opened: Arc<specds_index::Datastore>) -> Self {
         Self {
             path: opened.path().to_owned(),
             build_id: u128::from_str_radix(&opened.manifest().build_id, 16).unwrap_or(0),
-            opened: RwLock::new(Some(Arc::new(opened))),
+            opened: RwLock::new(Some(opened)),
         }
     }
 }

@@ -29,10 +29,10 @@ use crate::token_tree::TokenTree;
 ///         tenant; ``shared``, those of its tenant too, and all requests without a tenant belong to one. A
 ///         request that drafts from no earlier one leaves nothing behind.
 ///     memory_bytes: Size limit of the memory in bytes.
-///     snapshot: A file that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
-///     sync_interval: Seconds between two merges of the memory with the snapshot, which takes in what
+///     snapshot: A folder that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
+///     sync_interval: Seconds between two exchanges of the memory with the snapshot, which take in what
 ///         other processes wrote. A datastore that was replaced is then opened again. The drafter also
-///         merges when the engine has become idle.
+///         exchanges when the engine has become idle.
 ///     effort: ``auto`` is low until the time of a step is known; then as in `FusedConfig`.
 ///     recycle_predictions: Whether the model's predictions are used, where the engine passes them on.
 ///     min_prob: Minimum probability of a path of a chain; 0.1 by default if the cost of a step is

@@ -51,18 +51,18 @@ impl Memory {
         Ok(specds_core::memory::Memory::new(options)?.into())
     }
 
-    /// Opens a snapshot that `save` or `share` wrote.
+    /// Opens a request cache that `save` or `share` wrote.
     ///
     /// Args:
-    ///     path: The file.
+    ///     path: The folder or URL, or a file of an earlier version.
     ///     vocab_size: The vocabulary size of the saved memory.
     ///     max_bytes: Size limit in bytes. If it is less than before, texts may be evicted.
     ///     tokenizer: The tokenizer of the saved memory.
     ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
-    ///     FormatError: The file is not a snapshot, is damaged, or has another format version.
-    ///     ValueError: The snapshot has another vocabulary or tokenizer.
+    ///     FormatError: It is damaged, or has another format version.
+    ///     ValueError: It has another vocabulary or tokenizer.
     #[staticmethod]
     #[pyo3(signature = (path, vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn open(
@@ -93,9 +93,9 @@ impl Memory {
     }
 
     /// Deletes a tenant's texts and adapted weights from this memory, and with the next `save` or exchange of
-    /// `share` from the file.
+    /// `share` from the store.
     ///
-    /// Processes that share the file delete the tenant at their next exchange. Open requests of the tenant store
+    /// Processes that share the store delete the tenant at their next exchange. Open requests of the tenant store
     /// nothing any more, and later ones belong to a new tenant.
     fn forget(&self, py: Python<'_>, tenant: &str) {
         detached(py, || self.memory.forget(tenant));
@@ -107,25 +107,25 @@ impl Memory {
         self.memory.deleted_at(tenant)
     }
 
-    /// Deletes tenants from a file that `save` or `share` wrote.
+    /// Deletes tenants from a store that `save` or `share` wrote.
     ///
-    /// Processes that share the file delete them at their next exchange.
+    /// Processes that share the store delete them at their next exchange.
     ///
     /// Args:
-    ///     path: The file.
-    ///     tenants: The names of the tenants. Tenants without texts in the file are deleted too, because a process
+    ///     path: The folder or URL.
+    ///     tenants: The names of the tenants. Tenants without texts in the store are deleted too, because a process
     ///         may have texts of them that it has not written yet.
     ///
     /// Returns:
-    ///     For each tenant, the number of its texts in the file; None if the file had no data of it.
+    ///     For each tenant, the number of its texts in the store; None if the store had no data of it.
     ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
-    ///     FormatError: The file is not a snapshot, is damaged, or has another format version.
-    ///     PermissionError: The file has another owner, and this process may not keep that. It does not
+    ///     FormatError: The store is damaged, or has another format version.
+    ///     PermissionError: The folder has another owner, and this process may not keep that. It does not
     ///         change. Or the tenants are deleted, but texts that a killed `add_from_memory` has left
     ///         belong to another user.
-    ///     OSError: The file cannot be written, or has several names. It does not change.
+    ///     OSError: The store cannot be written. It does not change.
     #[staticmethod]
     fn forget_in(
         py: Python<'_>,
@@ -136,10 +136,10 @@ impl Memory {
         Ok(py.detach(|| specds_core::memory::Memory::forget_in(&path, &tenants))?)
     }
 
-    /// Moves a tenant's texts from a file to a datastore, which is made if there is none.
+    /// Moves a tenant's texts from a store to a datastore, which is made if there is none.
     ///
     /// Args:
-    ///     path: The file.
+    ///     path: The folder or URL.
     ///     tenant: The owner of the texts.
     ///     datastore: The folder.
     ///     vocab_size: As for `DatastoreBuilder`.
@@ -149,10 +149,10 @@ impl Memory {
     ///
     /// Returns:
     ///     The datastore, if there is one; and the numbers of texts, added documents, added tokens,
-    ///     and of the tokens that all tenants still have in the file.
+    ///     and of the tokens that all tenants still have in the store.
     ///
     /// Raises:
-    ///     ValueError: The tenant was deleted from the file meanwhile, or an argument is out of its
+    ///     ValueError: The tenant was deleted from the store meanwhile, or an argument is out of its
     ///         bounds; nothing is added.
     #[staticmethod]
     #[pyo3(signature = (path, tenant, datastore, *, vocab_size, separator, progress = None, **options))]
@@ -180,58 +180,50 @@ impl Memory {
         Ok((report.datastore.map(Datastore::from), numbers))
     }
 
-    /// Deletes all tenants, including those that only other processes have that share the file.
+    /// Deletes all tenants, including those that only other processes have that share the store.
     fn clear(&self, py: Python<'_>) {
         detached(py, || self.memory.clear());
     }
 
-    /// Writes the memory to a file that only its owner can read. Other threads can read the memory meanwhile.
+    /// Exchanges texts, adapted weights and deletions with a store, so that both have what one of them had.
     ///
-    /// A snapshot is replaced atomically, and keeps its owner and group. Other files are not replaced. Tenants that are marked as deleted in the old file are deleted from this
-    /// memory first.
+    /// A folder is readable by its owner alone, or as it was before. A file that an earlier version wrote becomes a
+    /// folder. Other threads can read the memory meanwhile.
     ///
     /// Args:
-    ///     path: The file.
-    ///     merge: First read the texts of the old file, except those of tenants that were deleted here. If both
-    ///         have adapted weights of a tenant, this memory keeps its own.
-    ///     known: A datastore. With `merge`, texts that a document of it contains are removed from this memory and
-    ///         the file.
+    ///     path: The folder, which is made if there is none, or a URL.
+    ///     known: A datastore. Texts that a document of it contains are removed from this memory and the store.
     ///
     /// Raises:
-    ///     FormatError: The old file is not a snapshot, is damaged, or has another format version.
-    ///     PermissionError: The old file has another owner, and this process may not keep that.
-    ///     OSError: The file cannot be read or written, or has several names. The old file does not change.
-    ///     ValueError: With `merge`, the old file or `known` has another vocabulary or tokenizer.
-    #[pyo3(signature = (path, *, merge = false, known = None))]
+    ///     FormatError: The store is damaged or has another format version.
+    ///     PermissionError: The folder has another owner, and this process may not keep that.
+    ///     OSError: The store cannot be read or written, or is a folder with other files.
+    ///     ValueError: The store or `known` has another vocabulary or tokenizer.
+    ///     BlockingIOError: Other processes change the store all the time.
+    #[pyo3(signature = (path, *, known = None))]
     fn save(
         &self,
         py: Python<'_>,
         path: PathBuf,
-        merge: bool,
         known: Option<&Bound<'_, Datastore>>,
     ) -> Result<()> {
         let known = opened(known)?;
-        if merge {
-            py.detach(|| self.memory.merge_into(&path, known.as_deref()))?;
-        } else {
-            py.detach(|| self.memory.save(&path))?;
-        }
-        Ok(())
+        Ok(py.detach(|| self.memory.save(&path, known.as_ref()))?)
     }
 
-    /// Shares the memory with other processes through a file: a thread calls `save` with `merge` at an interval,
-    /// and once more when the memory is dropped.
+    /// Shares the memory with other processes through a store: a thread calls `save` at an interval, and once more
+    /// when the memory is dropped.
     ///
-    /// A process that is killed does not damage the file.
+    /// A process that is killed does not damage the store.
     ///
     /// Args:
-    ///     path: The file. Links and relative paths are resolved once.
+    ///     path: The folder or URL. Links and relative paths are resolved once.
     ///     every: Interval in seconds, at least 0.001 and at most a day.
     ///
     /// Raises:
-    ///     FormatError: The file is not a snapshot, or is damaged. It does not change.
-    ///     OSError: The file cannot be written.
-    ///     ValueError: The file has another vocabulary or tokenizer, or `every` is out of range.
+    ///     FormatError: The store is damaged. It does not change.
+    ///     OSError: The store cannot be written.
+    ///     ValueError: The store has another vocabulary or tokenizer, or `every` is out of range.
     #[pyo3(signature = (path, *, every = 60.0))]
     fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> Result<()> {
         if !(0.001..=86_400.0).contains(&every) {

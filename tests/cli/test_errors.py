@@ -90,7 +90,7 @@ AT_ONCE = [
     (f"{GENERATE} a --drafter prompt-lookup --memory m", "does not support --memory: leave it out"),
     (f"{GENERATE} a --drafter prompt-lookup --model-tables", "does not support --model-tables"),
     (f"{GENERATE} a --memory /nowhere/m", "/nowhere: no such folder"),
-    (f"{GENERATE} a --memory there", "is not a memory of specds: name another file with"),
+    (f"{GENERATE} a --memory there", "is not a memory of specds: name another folder with"),
     (
         f"{GENERATE} a --drafter hierarchy:demo-tiny --memory m",
         "`hierarchy:demo-tiny` does not support",

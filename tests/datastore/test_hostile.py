@@ -93,23 +93,21 @@ def test_links_in_the_staging_folder_are_removed_and_not_followed(tmp_path):
     assert not staging.exists()
 
 
-def test_snapshot_is_private_and_not_written_to_files_of_others(tmp_path):
+def test_request_cache_is_private_and_follows_no_link_in_its_folder(tmp_path):
     memory, letter = Memory(10), tmp_path / "letter"
     memory.insert("ann", [1, 2, 3])
     letter.write_text("x")
-    (tmp_path / ".link.new").symlink_to("letter")
-    (tmp_path / ".hard.new").hardlink_to(letter)
-    os.mkfifo(tmp_path / ".pipe.new")
-    for name in ("link", "hard", "pipe"):
-        with pytest.raises(FileExistsError, match="was not created by this user"):
-            memory.save(tmp_path / name)
-        assert not (tmp_path / name).exists()
+    memory.save(tmp_path / "m")
+    for path, mode in (
+        (tmp_path / "m", 0o700),
+        *((file, 0o600) for file in (tmp_path / "m").iterdir()),
+    ):
+        assert path.stat().st_mode & 0o777 == mode
+    (tmp_path / "m/head-000000000001").symlink_to("../letter")
+    memory.insert("ann", [4, 5, 6])
+    with pytest.raises(FormatError, match="its head"):
+        memory.save(tmp_path / "m")
     assert letter.read_text() == "x"
-    (tmp_path / ".open.new").write_text("left by a kill")
-    (tmp_path / ".open.new").chmod(0o666)
-    for name in ("open", "new"):
-        memory.save(tmp_path / name)
-        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
 def test_merge_takes_only_the_files_of_a_shard(tmp_path, path):

@@ -1,7 +1,9 @@
-"""A memory shared by processes through a file: exchanges, deletions and kills."""
+"""A memory shared by processes through a folder: exchanges, deletions and kills."""
 
+import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,9 +13,10 @@ from stat import S_IMODE
 
 import numpy as np
 import pytest
+import xxhash
 from typer.testing import CliRunner
 
-from datastores import build, names, texts, until
+from datastores import build, last_head, names, segments, stored, texts, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.cli import app
@@ -31,7 +34,7 @@ def forget_in(path, *tenants):
 
 
 def is_in_file(path, tokens=SECRET):
-    return np.array(tokens, "<u2").tobytes() in path.read_bytes()
+    return np.array(tokens, "<u2").tobytes() in stored(path)
 
 
 def engine(path, **config):
@@ -50,14 +53,15 @@ def both_of(path):
     return one, two
 
 
-def test_restoring_an_old_snapshot_does_not_restore_deleted_tenants(path):
+def test_restoring_an_old_folder_does_not_restore_deleted_tenants(path):
     one, two = both_of(path)
     two.memory.insert("bob", [21, 22])
     two.save(path)
-    copy = path.read_bytes()
+    shutil.copytree(path, path.with_name("copy"))
     forget_in(path, "ann")
     one.save(path)
-    path.write_bytes(copy)
+    shutil.rmtree(path)
+    path.with_name("copy").rename(path)
     two.save(path)
     assert is_in_file(path), "two has not read the tombstone"
     for each in (one, two):
@@ -69,15 +73,15 @@ def test_restoring_an_old_snapshot_does_not_restore_deleted_tenants(path):
 def test_deletion_is_published_by_the_first_save_that_succeeds(path, tmp_path):
     one, _ = both_of(path)
     one.memory.forget("ann")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        one.memory.save(tmp_path / "folder")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="a folder with other files"):
+        one.memory.save(tmp_path)
     one.save(path)
     assert not is_in_file(path)
     late = Memory.open(path, 1000)
     late.insert("ann", SECRET)
-    late.save(path, merge=True)
-    one.memory.save(path, merge=True)
+    late.save(path)
+    one.memory.save(path)
     assert texts(one.memory, "ann") == [SECRET], "added after the deletion"
 
 
@@ -93,7 +97,7 @@ def test_deletion_of_an_unknown_name_fails_and_reaches_unwritten_texts(path):
     one.save(path)
 
 
-def test_shared_file_is_resolved_once(path, tmp_path, monkeypatch):
+def test_shared_folder_is_resolved_once(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     link = tmp_path / "link"
     link.symlink_to(path.name)
@@ -119,61 +123,99 @@ Memory.forget_in(sys.argv[1], ["ann"])
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
-def test_file_keeps_its_owner_and_group_or_is_not_replaced():
+def test_folder_keeps_its_owner_and_group_or_does_not_change():
     with tempfile.TemporaryDirectory() as folder:  # which others can enter
         Path(folder).chmod(0o777)
         path = Path(folder, "memory")
         both_of(path)
         os.chown(path, NOBODY, GROUP)
-        path.chmod(0o640)
+        path.chmod(0o750)
         forget_in(path, "ann")
-        found = path.stat()
-        assert (found.st_uid, found.st_gid, S_IMODE(found.st_mode)) == (NOBODY, GROUP, 0o640)
+        for file, mode in ((path, 0o750), (last_head(path), 0o640), (segments(path)[-1], 0o640)):
+            found = file.stat()
+            assert (found.st_uid, found.st_gid, S_IMODE(found.st_mode)) == (NOBODY, GROUP, mode)
         os.chown(path, 0, NOBODY)
-        before = path.read_bytes()
+        path.chmod(0o770)
+        for file in path.iterdir():
+            file.chmod(0o644)
+        before = stored(path)
         command = [sys.executable, "-c", AS_NOBODY, str(path)]
         refused = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "PermissionError" in refused.stderr, refused.stderr
         assert "it belongs to user 0 and group 65534: run this as that user" in refused.stderr
-        assert path.read_bytes() == before
+        assert stored(path) == before
         assert [*Path(folder).iterdir()] == [path]
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o666])
-def test_file_keeps_its_permissions(path, mode):
-    memory, _ = both_of(path)
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755, 0o777])
+def test_folder_keeps_its_permissions(path, mode):
+    both_of(path)
     path.chmod(mode)
-    memory.save(path)
-    assert S_IMODE(path.stat().st_mode) == mode
     forget_in(path, "ann")
     assert S_IMODE(path.stat().st_mode) == mode
+    assert S_IMODE(last_head(path).stat().st_mode) == mode & 0o666
     assert not is_in_file(path)
 
 
+OLD = Path(__file__).parent.parent / "data" / "memory-6.bin"
 CALLS = {
-    "save": lambda memory, path: memory.save(path),
-    "merge": lambda memory, path: memory.save(path, merge=True),
-    "forget": lambda _, path: Memory.forget_in(path, ["ann"]),
+    "save": lambda path: Memory(100, tokenizer="naïve").save(path),
+    "forget": lambda path: Memory.forget_in(path, ["ann"]),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_read_only_file_is_not_replaced(path, call):
-    memory = both_of(path)[0].memory
-    path.chmod(0o400)
-    before = path.read_bytes()
-    with pytest.raises(PermissionError, match=r"it is read-only: let its owner write it \(`chmod"):
-        CALLS[call](memory, path)
-    assert path.read_bytes() == before
+def test_file_of_an_earlier_version_becomes_a_folder(path, call):
+    shutil.copy(OLD, path)
+    before = Memory.open(path, 100, tokenizer="naïve")
+    assert path.is_file(), "reading changes nothing"
+    path.chmod(0o640)
+    CALLS[call](path)
     assert names(path.parent) == [path.name]
+    assert S_IMODE(path.stat().st_mode) == 0o750
+    assert S_IMODE(last_head(path).stat().st_mode) == 0o640
+    after = Memory.open(path, 100, tokenizer="naïve")
+    assert texts(after, "ann") == (texts(before, "ann") if call == "save" else [])
+    assert texts(after, "bob") == texts(before, "bob") == [[4]]
+    late = Memory(100, tokenizer="naïve")
+    late.insert("cat", [7])
+    late.save(path)
+    assert texts(late, "cat") == [], "its tombstones are in the folder"
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_file_that_a_killed_process_had_moved_is_taken_in(path, is_made):
+    shutil.copy(OLD, path.with_name(".memory.old"))
+    if is_made:
+        path.mkdir()
+    assert texts(Memory.open(path, 100, tokenizer="naïve"), "bob") == [[4]]
+    CALLS["save"](path)
+    assert names(path.parent) == [path.name]
+    assert texts(Memory.open(path, 100, tokenizer="naïve"), "bob") == [[4]]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_file_of_an_earlier_version_that_is_read_only_or_linked_is_not_replaced(path, call):
+    shutil.copy(OLD, path)
+    path.chmod(0o400)
+    with pytest.raises(PermissionError, match=r"it is read-only: let its owner write it \(`chmod"):
+        CALLS[call](path)
     path.chmod(0o600)
-    CALLS[call](memory, path)
+    path.with_name("second").hardlink_to(path)
+    with pytest.raises(OSError, match="it has 2 names"):
+        CALLS[call](path)
+    assert path.read_bytes() == OLD.read_bytes()
+    assert names(path.parent) == [path.name, "second"]
 
 
-def test_folder_is_not_a_snapshot(tmp_path):
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="it is not a regular file"):
-        Memory(1000).save(tmp_path / "folder")
+def test_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+        Memory.open(tmp_path, 1000)
+    for call in (Memory(1000).save, Memory(1000).share):
+        with pytest.raises(OSError, match="it is a folder with other files"):
+            call(tmp_path)
+    assert names(tmp_path) == ["file"]
 
 
 def test_names_with_one_weak_hash_have_different_tombstones(path):
@@ -181,7 +223,7 @@ def test_names_with_one_weak_hash_have_different_tombstones(path):
     memory.insert("user121", SECRET)
     memory.save(path)
     other.forget("\nf5iɈHD")
-    other.save(path, merge=True)
+    other.save(path)
     assert is_in_file(path)
 
 
@@ -245,48 +287,95 @@ def test_engine_continues_with_the_datastore_that_replaced_its_own(path):
     assert texts(Memory.open(path, 1000)) == [], "a text of the datastore does not return"
 
 
-def test_unusable_file_is_rejected_and_not_overwritten(path):
+def test_unusable_folder_is_rejected_and_does_not_change(path):
     def rejected(error, match, *writes):
-        kept = path.read_bytes()
+        kept = stored(path)
         for write in writes:
             with pytest.raises(error, match=match):
                 write()
-            assert path.read_bytes() == kept
+            assert stored(path) == kept
 
     memory = Memory(1000, tokenizer="words")
+    memory.insert("ann", [1])
     memory.save(path)
     other = Memory(1000)
-    writes = (lambda: other.share(path), lambda: other.save(path, merge=True), lambda: engine(path))
+    writes = (lambda: other.share(path), lambda: other.save(path), lambda: engine(path))
     rejected(ValueError, "of another tokenizer: `words`, not ``", *writes)
-    rejected(ValueError, "its vocabulary has 1000", lambda: Memory(7).save(path, merge=True))
-    path.write_bytes(path.read_bytes()[:-1])
-    writes = (lambda: memory.share(path), lambda: memory.save(path, merge=True))
-    rejected(FormatError, "bytes where", *writes, lambda: engine(path))
-    path.write_bytes(b"not a snapshot, and longer than the header of one")
-    rejected(FormatError, "cannot be opened as a memory", *writes, lambda: other.save(path))
-    path.unlink()
-    other.save(path)
-    assert Memory.open(path, 1000).num_tenants == 0, "a save without merge replaces it"
+    rejected(ValueError, "its vocabulary has 1000", lambda: Memory(7).save(path))
+    words = Memory(1000, tokenizer="words")
+    writes = (lambda: words.share(path), lambda: words.save(path), lambda: engine(path))
+    [segment], head = segments(path), last_head(path)
+    content, listed = segment.read_bytes(), head.read_bytes()
+    segment.write_bytes(content[:-1])
+    rejected(FormatError, "has changed since it was written", *writes[:2])
+    segment.unlink()
+    rejected(FormatError, "is missing", *writes[:2])
+    segment.write_bytes(content)
+    for lie in (listed[:-1], listed.replace(b"words", b"verbs"), b"not a head", b""):
+        head.write_bytes(lie)
+        rejected(FormatError, "its head", *writes)
+    head.write_bytes(listed)
+    writes[1]()
+    assert texts(words, "ann") == [[1]]
 
 
-def test_file_damaged_while_shared_is_reported_and_not_overwritten(path):
+def test_names_in_a_forged_head_lead_to_no_other_file(path):
+    memory = Memory(1000)
+    memory.insert("ann", [1])
+    memory.save(path)
+    head = last_head(path)
+    name = segments(path)[0].name
+    forged = {**json.loads(head.read_text()), "checksum": ""}
+    for lie in ("../other", "/etc/passwd", name[:-1], name + "0"):
+        text = json.dumps(forged, indent=2).replace(name, lie) + "\n"
+        checksum = xxhash.xxh3_128_hexdigest(text.encode())
+        head.write_text(text.replace('"checksum": ""', f'"checksum": "{checksum}"'))
+        with pytest.raises(FormatError, match="the names of its segments do not fit"):
+            Memory.open(path, 1000)
+
+
+def test_folder_damaged_while_shared_is_reported_and_does_not_change(path):
     memory = Memory(1000)
     memory.share(path, every=EVERY)
     memory.insert("ann", [1])
-    until(lambda: texts(Memory.open(path, 1000), "ann") == [[1]])
+    until(lambda: path.exists() and texts(Memory.open(path, 1000), "ann") == [[1]])
 
     def fails_on_damage():
-        # A last write of the memory may replace the file, so it is damaged again.
-        path.with_name("damaged").write_bytes(b"damaged")
-        path.with_name("damaged").replace(path)
+        # A last write of the memory may replace the head, so it is damaged again.
+        last_head(path).write_bytes(b"damaged")
         return memory.failure is not None
 
     until(fails_on_damage)
     assert "memory" in memory.failure
-    assert path.read_bytes() == b"damaged"
-    path.unlink()
+    assert last_head(path).read_bytes() == b"damaged"
+    shutil.rmtree(path)
     until(lambda: memory.failure is None)
     assert texts(Memory.open(path, 1000), "ann") == [[1]], "nothing was lost"
+
+
+def test_many_exchanges_leave_few_files(path):
+    memory, reader = Memory(1000), Memory(1000)
+    for number in range(100):
+        memory.insert(f"tenant {number % 5}", [number, *range(50)])
+        memory.save(path)
+        if number % 3 == 0:
+            reader.save(path)
+    assert len(segments(path)) <= 10
+    assert len(names(path)) <= 10 + 18
+    reader.save(path)
+    for each in (reader, Memory.open(path, 1000)):
+        assert (each.num_tenants, each.num_tokens) == (5, 100 * 51)
+
+
+def test_folder_holds_little_more_than_the_texts_of_a_memory(path):
+    small, rng = Memory(1000, max_bytes=1 << 18), np.random.default_rng(0)
+    small.insert("bob", SECRET)
+    for _ in range(300):
+        small.insert("ann", rng.integers(0, 1000, 400))
+        small.save(path)
+    assert sum(file.stat().st_size for file in segments(path)) < 1 << 18
+    assert texts(Memory.open(path, 1000), "bob") == [SECRET], "below his share"
+    assert len(texts(Memory.open(path, 1000), "ann")) < 300
 
 
 SAVER = """
@@ -296,7 +385,7 @@ memory = Memory(100_000)
 for number in range(30):
     memory.insert(f"{sys.argv[2]}-{number % 3}", [number, *range(number, 100 + number)])
     memory.insert("both", [int(sys.argv[2]), number])
-    memory.save(sys.argv[1], merge=True)
+    memory.save(sys.argv[1])
 """
 
 
@@ -342,7 +431,8 @@ def test_kills_of_processes_do_not_restore_deleted_tenants(path):
         survivor = Memory(1000)
         survivor.share(path, every=0.002)
         survivor.insert("victim", SECRET)
-        until(lambda: is_in_file(path))
+        # A segment alone is not enough: a head must list it.
+        until(lambda: texts(Memory.open(path, 1000), "victim") != [])
         time.sleep(0.05)  # all workers have read it by then
         forget_in(path, "victim")
         for worker in workers:
@@ -350,6 +440,7 @@ def test_kills_of_processes_do_not_restore_deleted_tenants(path):
             worker.kill()
             worker.wait()
             worker.stdout.close()
+        assert Memory.forget_in(path, ["victim"]) == [None], "it removes what a killed process left"
         until(lambda survivor=survivor: texts(survivor, "victim") == [])
         del survivor
         assert not is_in_file(path), round_number
@@ -357,7 +448,7 @@ def test_kills_of_processes_do_not_restore_deleted_tenants(path):
         assert texts(kept, "victim") == []
         assert len(texts(kept, "tenant 3")) >= num_kept, "other tenants are complete"
         num_kept = len(texts(kept, "tenant 3"))
-        kept.save(path, merge=True)
+        kept.save(path)
         assert names(path.parent) == ["memory"], "no partial file is left"
 
 

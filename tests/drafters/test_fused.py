@@ -1,5 +1,6 @@
 """Fused drafter: drafts compared with the reference implementation, and its Python interface."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import get_args
@@ -226,6 +227,7 @@ def test_failed_resume_or_save_names_a_remedy(tmp_path):
     Memory(99).save(path)
     with pytest.raises(ValueError, match="of another tokenizer: its vocabulary has 99 tokens"):
         FusedDrafter.resume(path, store)
+    shutil.rmtree(path)
     path.write_bytes(b"SPECDS")
     with pytest.raises(FormatError, match="begin with an empty one"):
         FusedDrafter.resume(path, store)

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastores import build
+from datastores import build, segments
 from reference import shown
 from specds import FusedDrafter
 from specds.drafters import Memory
@@ -133,7 +133,8 @@ def test_deleted_tenant_is_not_saved_or_restored_by_open_requests(tmp_path):
             memory.forget("nobody")
         path = tmp_path / f"memory {with_ann}"
         memory.save(path)
-        return path.read_bytes(), memory.num_bytes, memory.num_tenants
+        [segment] = segments(path)
+        return segment.read_bytes(), memory.num_bytes, memory.num_tenants
 
     without, one = saved(False), saved(True)
     assert one[1:] == without[1:]

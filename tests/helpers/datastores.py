@@ -1,6 +1,7 @@
 """Datastores of documents that a test writes down, and files that others write."""
 
 import time
+from contextlib import suppress
 
 from specds.indexing import DatastoreBuilder
 
@@ -22,6 +23,24 @@ def files(folder):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def stored(path):
+    """Return the content of all files in the folder of a request cache."""
+    files = []
+    for file in sorted(path.iterdir()) if path.exists() else []:
+        with suppress(FileNotFoundError):  # another process has replaced it
+            files.append(file.read_bytes())
+    return b"".join(files)
+
+
+def segments(path):
+    """Return the segments of a request cache, which are snapshots."""
+    return [file for file in sorted(path.iterdir()) if not file.name.startswith("head-")]
+
+
+def last_head(path):
+    return max(path.glob("head-*"))
 
 
 def until(holds):

@@ -59,6 +59,15 @@ def save(path, texts):
     memory.save(path)
 
 
+def saved(path):
+    """Return the texts of a request cache; the names of its files are random."""
+    try:
+        texts = Memory.open(path, 100).texts("ann")
+    except FileNotFoundError:
+        return {}
+    return {str(number): text.tobytes() for number, text in enumerate(texts)}
+
+
 def run(job, folder):
     made = documents()
     if job == "build":

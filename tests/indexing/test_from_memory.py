@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datastores import build, files, texts
+from datastores import build, files, segments, stored, texts
 from specds import Datastore, FormatError
 from specds.drafters import FusedDrafter, Memory
 from specds.indexing import add_from_memory
@@ -62,20 +63,20 @@ def test_concurrent_writes_of_a_server_are_kept(store, log):
     remember(log, ann=[[5, 6]])
     other = Memory(100)
     other.insert("ann", [7, 8])
-    add_from_memory(store, log, "ann", progress=lambda *_: other.save(log, merge=True))
+    add_from_memory(store, log, "ann", progress=lambda *_: other.save(log))
     assert texts(Memory.open(log, 100), "ann") == [[7, 8]]
 
 
 def test_failure_before_publish_keeps_the_memory(store, log):
     remember(log, ann=[[5, 6]])
-    kept, before = log.read_bytes(), files(store)
+    kept, before = stored(log), files(store)
 
     def fail(*_):
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
         add_from_memory(store, log, "ann", progress=fail)
-    assert (log.read_bytes(), files(store)) == (kept, before)
+    assert (stored(log), files(store)) == (kept, before)
     assert {*log.parent.iterdir()} == {Path(store), log}
 
 
@@ -104,13 +105,16 @@ def test_mismatched_input_is_rejected_without_changes(tmp_path, store, log):
     with pytest.raises(FileNotFoundError):
         add_from_memory(store, log)
     remember(log, tokenizer="words", ann=[[5, 6]])
-    kept, before = log.read_bytes(), files(store)
+    before = files(store)
+    [segment] = segments(log)
+    kept = segment.read_bytes()
     with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
         add_from_memory(store, log, "ann")
     with pytest.raises(ValueError, match=r"no datastore at .* yet: name its tokenizer"):
         add_from_memory(tmp_path / "none", log, "ann")
     newer = bytearray(kept)
     newer[8] = 99
+    shutil.rmtree(log)
     for content, message in ((kept[:-1], "bytes where"), (bytes(newer), "format version 99")):
         log.write_bytes(content)
         with pytest.raises(FormatError, match=message):

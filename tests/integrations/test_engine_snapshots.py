@@ -2,14 +2,17 @@
 
 import pytest
 
-from datastores import until
+from datastores import segments, until
 from reference_engine import sync
 from specds import EngineDrafter, FusedDrafter
 from specds.drafters import Memory
 
 
 def stored(path):
-    return [text.tolist() for text in Memory.open(path, 1000).texts("")]
+    try:
+        return [text.tolist() for text in Memory.open(path, 1000).texts("")]
+    except FileNotFoundError:
+        return []
 
 
 def shares(path, **config):
@@ -64,8 +67,9 @@ def test_drafts_start_from_a_snapshot_and_a_damaged_one_is_a_warning(tmp_path):
     sync(ours, [35, *range(5)])
     assert ours.draft_chains(2)[0].tolist() == [[5, 6]]
     assert ours.warnings == []
-    damaged = (tmp_path / "kept").read_bytes()
-    (tmp_path / "kept").write_bytes(damaged[:-9] + b"x" + damaged[-8:])
+    [segment] = segments(tmp_path / "kept")
+    damaged = segment.read_bytes()
+    segment.write_bytes(damaged[:-9] + b"x" + damaged[-8:])
     ours = EngineDrafter(**config, vocab_size=40)
     assert "the snapshot is not used" in ours.warnings[0]
     sync(ours, [35, *range(5)])

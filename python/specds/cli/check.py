@@ -14,7 +14,7 @@ from specds import terminal
 from specds._core import Datastore, GgufFile, UnsupportedFileError, memory_bandwidth
 from specds.cli import display
 from specds.cli.arguments import Json
-from specds.cli.model_options import MEMORY_MAGIC
+from specds.cli.model_options import is_memory
 from specds.models.cache_folder import cache_folder
 from specds.models.packing import source_of
 
@@ -209,8 +209,7 @@ def list_files(
     Packed weights are listed with the GGUF file that they were made from.
 
     Looks three folders deep, in the hub's cache and in the cache of specds. An unfinished build
-    resumes when its command is repeated, and the next save replaces an unfinished one; if no
-    command is writing them, both may be deleted.
+    resumes when its command is repeated; if no command is writing it, it may be deleted.
 
     Args:
         clean: Delete the cached files, which are computed again when they are needed.
@@ -263,8 +262,9 @@ def _found_in(folder: Path, depth: int) -> Iterator[tuple[str, Path, int]]:
             continue
         if path.is_file():
             if _is_memory(path):
-                is_new = path.name.startswith(".") and path.suffix == ".new"
-                yield "unfinished save" if is_new else "memory", path, path.stat().st_size
+                yield "memory", path, path.stat().st_size
+        elif path.is_dir() and any(path.glob("head-*")) and _is_memory(path):
+            yield "memory", path, _size(path)
         elif path.is_dir() and _is_datastore(path):
             yield "datastore", path, _size(path)
         elif path.is_dir() and path.name.startswith(".") and (path / "specds.lock").is_file():
@@ -282,8 +282,7 @@ def _is_datastore(path: Path) -> bool:
 
 def _is_memory(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            return file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
+        return is_memory(path)
     except OSError:
         return False
 

@@ -104,13 +104,13 @@ def add(
 
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
-        from_memory (FILE): Request cache, written by `save`, by `--memory`, or by a server.
+        from_memory (FOLDER): Request cache, written by `save`, by `--memory`, or by a server.
         tenant: Tenant whose requests `--from-memory` moves; by default requests without one.
         tokenizer: Tokenizer; by default the one that the datastore was built with.
 
     Examples:
         specds add chat.specds --corpus answers.jsonl
-        specds add ann.specds --from-memory memory.file --tenant ann
+        specds add ann.specds --from-memory requests.memory --tenant ann
     """
     if bool(corpus) == bool(from_memory):
         raise typer.BadParameter("exactly one of --corpus and --from-memory is required")
@@ -221,19 +221,19 @@ def _command(
 
 
 def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> None:
-    """Delete tenants from a request cache, in its file and all processes that share it.
+    """Delete tenants from a request cache, in its store and all processes that share it.
 
-    When the command ends, the file has no data of these tenants. Other processes delete them when
-    they next read or write the file, within their `sync_interval`. Later requests of a tenant start
-    empty. A name that the file does not have may be mistyped, so it is an error; it is still
-    deleted from processes that have not written its requests yet.
+    When the command ends, the store has no data of these tenants. Other processes delete them at
+    their next exchange, within their `sync_interval`. Later requests of a tenant start empty. A
+    name that the store does not have may be mistyped, so it is an error; it is still deleted from
+    processes that have not written its requests yet.
 
     Args:
-        memory (FILE): Request cache, written by `save`, by `--memory`, or by a server.
+        memory (FOLDER): Request cache, written by `save`, by `--memory`, or by a server.
         tenants (TENANT...): Tenants to delete; "" for requests without a tenant.
 
     Example:
-        specds memory forget memory.file ann bob
+        specds memory forget requests.memory ann bob
     """
     from specds.drafters import Memory
 

@@ -61,7 +61,7 @@ class Running:
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `.` for
             the files of the git checkout here; `none` for none.
             [default: the one that the model's folder names, else `specds.default_datastore`]
-        memory: File of earlier requests to draft from; this request is added to it.
+        memory: Folder of earlier requests to draft from; this request is added to it.
         tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
         verification: `native`: in Rust, on a CPU; `packed`: all sequences as one packed batch, with
@@ -198,21 +198,26 @@ def require(running: Running) -> "list[ModelRef]":
     )
     if running.tenant and memory is None:
         raise ValueError("--tenant requires --memory")
-    require_memory_file(memory)
+    require_memory(memory)
     require_placement(running.device, running.dtype)
     grammar_source(running.json_schema, running.regex)
     return [ModelRef.resolve(name) for name in (running.model, *running.drafter.models)]
 
 
-def require_memory_file(memory: Path | None) -> None:
+def require_memory(memory: Path | None) -> None:
     """Reject a file of requests that is another file, or in no folder."""
     if memory is not None and not memory.absolute().parent.is_dir():
         raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
-    if memory is not None and memory.exists():
-        with memory.open("rb") as file:
-            is_memory = file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
-        if not is_memory:
-            raise ValueError(f"{memory} is not a memory of specds: name another file with --memory")
+    if memory is not None and memory.exists() and not is_memory(memory):
+        raise ValueError(f"{memory} is not a memory of specds: name another folder with --memory")
+
+
+def is_memory(path: Path) -> bool:
+    """Return whether a path is a request cache: a folder, or a file of an earlier version."""
+    if path.is_dir():
+        return any(path.glob("head-*")) or not any(path.iterdir())
+    with path.open("rb") as file:
+        return file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
 
 
 MEMORY_MAGIC = b"SPECDS\0M"

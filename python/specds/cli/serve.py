@@ -10,7 +10,7 @@ import typer
 from specds import terminal
 from specds._lazy import advising
 from specds.cli.arguments import utf8
-from specds.cli.model_options import open_datastore, require_memory_file
+from specds.cli.model_options import open_datastore, require_memory
 
 _MOST_PARALLEL = 256
 _MOST_KEPT = 64
@@ -61,8 +61,8 @@ def serve(
         datastore (auto|FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub;
             `.` for the files of the git checkout here; `none` for none; `auto` for the one that the
             model names, else the default datastore.
-        memory (FILE): File of the request cache, which is read at the start and saved each minute
-            and at the end.
+        memory (FOLDER): Folder of the request cache, which is read at the start and saved each
+            minute and at the end.
         slot_memory (BYTES): Most memory of the keys and values of finished requests.
             [default: a quarter of what is available]
         slots_file (FILE): File that keeps these over a restart.
@@ -95,7 +95,7 @@ def serve(
     keys |= app.read_keys(api_keys) if api_keys is not None else {}
     if not 1 <= parallel <= _MOST_PARALLEL:
         raise ValueError(f"--parallel must be from 1 to {_MOST_PARALLEL}, got {parallel}")
-    require_memory_file(memory)
+    require_memory(memory)
     ref = ModelRef.resolve(model)
     use_threads(threads)
     with ExitStack() as ending:

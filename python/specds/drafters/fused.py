@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -117,13 +117,13 @@ class FusedDrafter:
         tokenizer: Tokenizer | None = None,
         **sources: Any,
     ) -> FusedDrafter:
-        """Make a drafter with the memory that `save` wrote, or a new one if there is no file.
+        """Make a drafter with the memory that `save` wrote, or a new one if there is none.
 
         Args:
             tokenizer: Tokenizer of the model, which is required without a datastore.
 
         Raises:
-            FormatError: The file is not a snapshot, or is damaged.
+            FormatError: The folder is damaged, or no request cache.
             ValueError: It or the datastore has another vocabulary, or there is neither datastore
                 nor tokenizer.
         """
@@ -136,10 +136,10 @@ class FusedDrafter:
             size, name = vocab_size(tokenizer), fingerprint(tokenizer)
         else:
             raise ValueError("pass `tokenizer=` or a datastore: a memory belongs to one tokenizer")
-        if path is not None and Path(path).exists():
-            memory = Memory.open(path, size, tokenizer=name)
-        else:
-            memory = Memory(size, tokenizer=name)
+        memory = Memory(size, tokenizer=name)
+        if path is not None:
+            with suppress(FileNotFoundError):
+                memory = Memory.open(path, size, tokenizer=name)
         return cls(datastore, config, memory, **sources)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,16 +189,16 @@ class FusedDrafter:
         return _ForRequest(self, tenant=tenant, predicted_output=predicted_output, group=group)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Save the memory for `resume`, merged with what other processes saved to the file.
+        """Save the memory for `resume` in a folder, merged with what other processes saved there.
 
         Raises:
-            FormatError: The file is not a snapshot, or is damaged.
-            OSError: The file cannot be written; it is left unchanged.
-            ValueError: The drafter has no memory, or the file has another tokenizer.
+            FormatError: The folder is damaged.
+            OSError: The folder cannot be written, or has other files.
+            ValueError: The drafter has no memory, or the folder is of another tokenizer.
         """
         if self.memory is None:
             raise ValueError("this drafter has no memory to save: pass `memory=`")
-        self.memory.save(path, merge=True)
+        self.memory.save(path)
 
     def stats(self) -> dict[str, int]:
         """Return the accepted tokens by source, without sources that have none."""

@@ -52,7 +52,7 @@ def add_from_memory(
 
     Args:
         path: The datastore; it is created if it does not exist.
-        memory: File written by `Memory.save`, `FusedDrafter.save` or a server with `sync_interval`.
+        memory: Written by `Memory.save`, `FusedDrafter.save` or a server with `sync_interval`.
         tenant: Owner of the texts, which all users of the datastore can draft from afterwards.
         tokenizer: Tokenizer of the tokens, if there is no datastore yet.
         tokenizer_name: Name of the tokenizer in the manifest; by default its own name.

@@ -1,4 +1,4 @@
-"""The drafter of a server: its datastore, and its request cache in a file."""
+"""The drafter of a server: its datastore, and its request cache in a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Drafting:
 
     Args:
         datastore: A datastore of the tokenizer; None for the default one, once that is built.
-        memory: The file of the request cache, which is exchanged with it each minute.
+        memory: The folder of the request cache, which is exchanged with it each minute.
         takes_default: Whether to use the default datastore.
     """
 
@@ -49,6 +49,6 @@ class Drafting:
         return 0.0 if self._memory is None else self._memory.deleted_at(tenant)
 
     def save(self) -> None:
-        """Write the request cache to its file."""
+        """Write the request cache to its folder."""
         if self._path is not None and self._memory is not None:
-            self._memory.save(self._path, merge=True)
+            self._memory.save(self._path)

@@ -66,10 +66,10 @@ impl<'de> Deserialize<'de> for LoadCost {
 pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
-    /// A file with the memory and the weights to start from, written only with
+    /// A folder with the memory and the weights to start from, written only with
     /// [`sync_interval`](Self::sync_interval).
     pub snapshot: Option<PathBuf>,
-    /// Seconds between two merges of the memory with the snapshot. A datastore that was replaced is then
+    /// Seconds between two exchanges of the memory with the snapshot. A datastore that was replaced is then
     /// opened again.
     pub sync_interval: Option<f64>,
     pub memory_scope: MemoryScope,
@@ -132,7 +132,7 @@ impl EngineConfig {
         if let Some(seconds) = self.sync_interval {
             check_within("sync_interval", seconds, 0.001..=MAX_INTERVAL)?;
             if self.snapshot.is_none() || self.memory_scope == MemoryScope::None {
-                let reason = "shares a memory: pass its file as `snapshot`, and a `memory_scope` of \
+                let reason = "shares a memory: pass its folder as `snapshot`, and a `memory_scope` of \
                               `tenant` or `shared`";
                 return Err(Error::invalid("sync_interval", reason));
             }

@@ -1,5 +1,6 @@
 //! Drafters and the memory of a configuration.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::engine::config::{EngineConfig, EngineInfo, MemoryScope};
@@ -63,12 +64,12 @@ pub(super) fn open_memory(
     if let Some(path) = &config.snapshot {
         match Memory::open(path, options) {
             Ok(read) => memory = read,
-            // A shared file that cannot be read must not be overwritten.
+            // A shared store that cannot be read must not be overwritten.
             Err(error) if config.sync_interval.is_none() => {
                 warnings.push(format!("the snapshot is not used: {error}"));
             }
-            Err(error) if path.exists() => return Err(error),
-            Err(_) => {}
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(Some(Arc::new(memory)))

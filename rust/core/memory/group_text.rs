@@ -114,8 +114,8 @@ mod tests {
                 let tokens = own.text().tokens();
                 let mut found: Vec<_> = tokens.split(|&token| token == IndexedTokens::BOUNDARY).collect();
                 prop_assert!(found.pop().is_none_or(<[u32]>::is_empty));
-                let kept = texts.documents().filter(|(_, key)| keys[..2].contains(key));
-                let kept: Vec<_> = kept.map(|(tokens, _)| tokens).collect();
+                let kept = texts.documents().filter(|(.., key)| keys[..2].contains(key));
+                let kept: Vec<_> = kept.map(|(tokens, ..)| tokens).collect();
                 prop_assert!(found.iter().all(|text| kept.contains(text)));
                 let all: usize = kept.iter().map(|text| text.len() + 1).sum();
                 prop_assert!(tokens.len() <= GroupText::MAX_TOKENS);

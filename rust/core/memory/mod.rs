@@ -1,9 +1,13 @@
 //! The request cache: earlier requests per tenant, and indexed token sequences.
 
+mod exchange;
+mod folder;
 pub(crate) mod group_text;
 pub(crate) mod groups;
+mod head;
 pub(crate) mod indexed_tokens;
 pub(crate) mod keyless_table;
+mod object_store;
 pub(crate) mod sharing;
 mod snapshot;
 pub(crate) mod store;
@@ -14,6 +18,7 @@ mod tombstones;
 pub(crate) mod transfer;
 
 pub use indexed_tokens::IndexedTokens;
+pub use object_store::{FoundHead, ObjectStore, Opener, set_opener};
 pub use sharing::{Sharing, Unstored};
 pub use store::{Memory, MemoryOptions};
 pub use tenant::{Tenant, TenantData};

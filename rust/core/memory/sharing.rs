@@ -1,4 +1,4 @@
-//! Sharing of a memory between processes, and removal of texts that a datastore has.
+//! Exchanges of a memory at intervals, and removal of texts that a datastore has.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::memory::object_store::as_url;
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
 use specds_index::base::forks::NoFork;
@@ -20,7 +21,7 @@ impl Memory {
         let copied = |tenant: Arc<Tenant>| {
             let data = tenant.read();
             let texts = data.texts.documents();
-            texts.map(|(tokens, _)| tokens.to_vec()).collect()
+            texts.map(|(tokens, ..)| tokens.to_vec()).collect()
         };
         self.find(tenant).map(copied).unwrap_or_default()
     }
@@ -65,14 +66,14 @@ pub trait Unstored: Send + 'static {
     fn is_due(&mut self) -> bool;
 }
 
-/// A thread that merges a memory with a file at intervals, so that several processes share it.
+/// A thread that exchanges with a store at intervals, so that several processes share a memory.
 ///
-/// It also does so when an engine has become idle, because some engines are killed a moment after SIGTERM. These
-/// exchanges take at most a twentieth of the time.
+/// It also does so when an engine has become idle, because some engines are killed a moment after SIGTERM. Exchanges
+/// take at most a twentieth of the time, so those with a slow store are rarer.
 ///
 /// When the datastore was replaced, the thread opens the new one and removes the texts that it has from the memory.
-/// Dropping merges once more and ends the thread. It waits at most five seconds: a process that is frozen while it
-/// writes the file must not keep others from exiting.
+/// Dropping exchanges once more and ends the thread. It waits at most five seconds: a
+/// store that does not answer must not keep a process from exiting.
 #[derive(Debug)]
 pub struct Sharing {
     stop: Option<Sender<()>>,
@@ -95,13 +96,13 @@ struct State {
 impl Sharing {
     const MAX_END: Duration = Duration::from_secs(5);
     const POLL: Duration = Duration::from_millis(50);
-    /// Time from an exchange to one of an idle engine, over the time that the former took.
+    /// Shortest time from an exchange to the next, over the time that the former took.
     const GAP: u32 = 20;
 
-    /// Merges once, then starts the thread, which first stores the texts of `unstored` in each later exchange.
+    /// Exchanges once, then starts the thread, which first stores the texts of `unstored` in each later exchange.
     ///
     /// # Errors
-    /// If the first exchange fails, nothing is shared and the file at `path` does not change.
+    /// If the first exchange fails, nothing is shared and the store at `path` does not change.
     pub fn start(
         memory: Arc<Memory>,
         path: &Path,
@@ -110,8 +111,8 @@ impl Sharing {
         mut unstored: Option<impl Unstored>,
     ) -> Result<Self> {
         // Another working folder, or a link that is changed later, leads to no other file.
-        let path = resolve(path)?;
-        memory.merge_into(&path, None)?;
+        let path = if as_url(path).is_some() { path.to_owned() } else { resolve(path)? };
+        memory.save(&path, None)?;
         let state = Arc::<Mutex<State>>::default();
         lock(&state).record(None);
         let ((stop, stopped), (ends, ended)) = (mpsc::channel(), mpsc::channel());
@@ -160,14 +161,14 @@ impl Sharing {
         lock(&self.state).shared_at
     }
 
-    /// Merges once more and ends the thread, as dropping does. If that fails, [`failure`](Self::failure) has the error.
+    /// Exchanges once more and ends the thread, as dropping does. If that fails, [`failure`](Self::failure) has the error.
     pub fn end(&mut self) {
         if self.stop.take().is_some()
             && self.process_id == process::id()
             && self.ended.recv_timeout(Self::MAX_END) == Err(RecvTimeoutError::Timeout)
         {
             let seconds = Self::MAX_END.as_secs();
-            let reason = format!("another process has been writing the file for {seconds} s");
+            let reason = format!("the store has not answered for {seconds} s");
             lock(&self.state).record(Some(reason));
         }
     }
@@ -199,14 +200,14 @@ fn wait(
 ) -> bool {
     let begun = Instant::now();
     loop {
-        let left = interval.saturating_sub(begun.elapsed());
+        let left = interval.max(gap).saturating_sub(begun.elapsed());
         let poll = if unstored.is_some() { left.min(Sharing::POLL) } else { left };
         if stopped.recv_timeout(poll) != Err(RecvTimeoutError::Timeout) {
             return false;
         }
         let waited = begun.elapsed();
         let mut is_due = || unstored.as_mut().is_some_and(|unstored| unstored.is_due());
-        if waited >= interval || waited >= gap && is_due() {
+        if waited >= gap && (waited >= interval || is_due()) {
             return true;
         }
     }
@@ -219,13 +220,14 @@ fn exchange(
     state: &Mutex<State>,
 ) -> Result<()> {
     let now = datastore.as_deref().map(Datastore::newer).transpose()?;
-    if let Some(now) = now.flatten().map(Arc::new) {
+    let now = now.flatten().map(Arc::new);
+    if let Some(now) = &now {
         let _held = NoFork::begin();
-        memory.remove_known(&now)?;
-        lock(state).replaced = Some(Arc::clone(&now));
-        *datastore = Some(now);
+        memory.remove_known(now)?;
+        lock(state).replaced = Some(Arc::clone(now));
+        *datastore = Some(Arc::clone(now));
     }
-    memory.merge_into(path, None)
+    memory.save(path, now.as_ref())
 }
 
 /// Returns whether a datastore has every part of a text between separators. No match contains a separator, so the

@@ -1,31 +1,25 @@
-//! Snapshots of a memory in a file.
+//! Snapshots of texts and adapted weights, which are the segments of a request cache in a store.
 //!
-//! A snapshot is valid only as a whole: its header has the length and a checksum of the file. `docs/FORMAT.md`
-//! specifies every byte.
+//! A snapshot is valid only as a whole: its header has its length and a checksum. `docs/FORMAT.md` specifies every
+//! byte.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::memory::groups::GroupKey;
-use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::head::Contents;
+use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
-use crate::memory::tombstones::{NewTombstones, Tombstone, Tombstones};
-use crate::memory::transfer::clear_transfers;
+use crate::memory::texts::hash;
+use crate::memory::tombstones::{NameHash, Tombstone, Tombstones};
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::check_tokens;
-use specds_index::base::forks::NoFork;
-use specds_index::storage::files::{
-    hidden, inherit_owner, lock, map, open, open_beside, resolve, sync_parent,
-};
 use specds_index::storage::token_array::TokenWidth;
-use specds_index::{Datastore, Error, Result};
+use specds_index::{Error, Result};
 
 /// First of the four numbers of the header. The version with the vocabulary size, the length and the checksum follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
@@ -33,225 +27,135 @@ const VERSION: u32 = 6;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 62;
 const MAX_TOKENIZER: usize = 1 << 16;
-/// Maximum time without progress of another writer that is waited for.
-const MAX_LOCK_WAIT: Duration = Duration::from_secs(30);
 
 impl Memory {
-    /// Writes all texts and adaptations to a file; readers of the memory are not blocked. Tenants that are marked
-    /// as deleted in the file are deleted from this memory first.
-    ///
-    /// The file at `path` is replaced atomically, and does not change on an error. It keeps its owner, its group and
-    /// its permissions; a new file is private. Something that is read-only, or not a snapshot, is not replaced. Other
-    /// writers of that path are waited for, up to 30 seconds for one that makes no progress.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if the file is invalid, [`Error::OtherTokenizer`], [`Error::Locked`] after that time, or an
-    /// I/O error.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.replace(path.as_ref(), |memory, path| {
-            let read = read(path, |found| {
-                if memory.tombstones().misses_pruned(&found.tombstones) {
-                    // Of what snapshots had, only the file knows what has not been deleted.
-                    return memory.merge(path, found);
-                }
-                memory.apply_tombstones(&found.tombstones);
-                Ok(())
-            });
-            unless_missing(read)
-        })
-    }
-
-    /// Merges the memory with a file and saves the result, so that processes can share it.
-    ///
-    /// Tenants that were deleted on one side are deleted on both. If both sides have adapted weights of a tenant,
-    /// this memory keeps its own. Texts that the datastore `known` has are [removed](Self::remove_known) before the
-    /// file is written. Nothing is read if the file has not changed since this memory read or wrote it.
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save); the datastore may be of [another tokenizer](Error::OtherTokenizer) too.
-    pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
-        self.replace(path.as_ref(), |memory, path| {
-            unless_missing(memory.take_in(path))?;
-            known.map_or(Ok(()), |known| memory.remove_known(known).map(drop))
-        })
-    }
-
-    /// Deletes tenants from a file, and returns the number of texts that it had of each; `None` if it had nothing of a
-    /// tenant. Processes that share the file delete these tenants the next time they read or write it, also those
-    /// that the file lacks: a process may have texts that it has not written yet. O(tokens).
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save).
-    pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
-        let path = path.as_ref();
-        let options = read(path, |found| {
-            Ok(MemoryOptions {
-                vocab_size: found.vocab_size,
-                max_bytes: MemoryOptions::MAX_BYTES,
-                tokenizer: found.tokenizer,
-            })
-        });
-        let memory = Self::new(options?)?;
-        let mut num_texts = Vec::new();
-        memory.replace(path, |memory, path| {
-            memory.take_in(path)?;
-            for tenant in tenants {
-                num_texts.push(memory.find(tenant).map(|_| memory.texts(tenant).len()));
-                memory.forget(tenant);
-            }
-            Ok(())
-        })?;
-        clear_transfers(&resolve(path)?)?;
-        Ok(num_texts)
-    }
-
-    /// Runs `prepare` and writes the file while it is locked.
-    pub(crate) fn replace(
+    /// Writes a snapshot of the texts whose tenants and hashes are wanted, and of the adapted weights whose tenants
+    /// and numbers of updates are.
+    pub(crate) fn encode(
         &self,
-        path: &Path,
-        prepare: impl FnOnce(&Self, &Path) -> Result<()>,
-    ) -> Result<()> {
-        let unnamed = || Error::invalid("path", "must name a file");
-        path.file_name().ok_or_else(unnamed)?;
-        // All names of the file lead to one lock, and none of them is replaced by a file of its own.
-        let path = &resolve(path)?;
-        let name = path.file_name().ok_or_else(unnamed)?;
-        let partial = path.with_file_name(hidden(name, ".new"));
-        // The file has texts of users, so it is readable by its owner alone.
-        let open = || open_beside(&partial, path).map(Some);
-        let file = lock(&partial, path, MAX_LOCK_WAIT, open).map_err(|error| error.at(path))?;
-        let _held = NoFork::begin();
-        let mut new = NewTombstones::default();
-        let mut write = || {
-            let checksum = self.write(&file, &mut new)?;
-            file.sync_all()?;
-            fs::rename(&partial, path)?;
-            self.synced.store(checksum, Ordering::Relaxed);
-            Ok(())
-        };
-        let prepared = inherit_owner(&file, path).and_then(|()| prepare(self, path));
-        if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
-            // The old file lacks the new tombstones, so the next write must publish them.
-            self.change_tombstones(|tombstones, _| tombstones.restore_new(new));
-            let _ = fs::remove_file(&partial);
-            return Err(error);
-        }
-        sync_parent(path)
-    }
-
-    /// Reads a snapshot that [`save`](Self::save) wrote. Texts beyond the size limit of `options` are evicted.
-    /// O(tokens).
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if the file is invalid, [`Error::OtherTokenizer`], or an I/O error.
-    pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
-        let memory = Self::new(options)?;
-        memory.take_in(path.as_ref())?;
-        Ok(memory)
-    }
-
-    pub(crate) fn take_in(&self, path: &Path) -> Result<()> {
-        read(path, |found| {
-            if found.checksum == self.synced.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            self.merge(path, found)
-        })
-    }
-
-    fn merge(&self, path: &Path, found: SnapshotContents<'_>) -> Result<()> {
-        let checksum = found.checksum;
-        self.options().check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
-        self.apply_tombstones(&found.tombstones);
-        found.fill(self).map_err(|reason| Error::Snapshot {
-            path: path.to_owned(),
-            reason: reason.to_owned(),
-        })?;
-        self.synced.store(checksum, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Writes the snapshot and returns its checksum; `new` receives the tombstones that no file had before.
-    fn write(&self, mut file: &File, new: &mut NewTombstones) -> io::Result<u64> {
+        tombstones: &Tombstones,
+        wants_text: impl Fn(NameHash, u64) -> bool,
+        wants_weights: impl Fn(&str, u32) -> bool,
+    ) -> (Vec<u8>, Contents) {
         let options = self.options();
-        file.set_len(0)?;
-        let mut output = BufWriter::new(file);
-        output.write_all(&[0; HEADER_LEN])?;
-        put(&mut output, options.tokenizer.as_bytes())?;
-        {
-            let _writing = self.begin_writing();
-            let published = self.change_tombstones(Tombstones::publish_new);
-            let none_left = "no numbers are left for tombstones: begin with an empty memory";
-            *new = published.ok_or_else(|| io::Error::other(none_left))?;
-            put_tombstones(&mut output, &self.tombstones())?;
-            let mut tenants = self.tenants();
-            tenants.retain(|tenant| !tenant.read().is_empty());
-            put_number(&mut output, tenants.len() as u64)?;
-            for tenant in tenants {
-                put_tenant(&mut output, &tenant, TokenWidth::of(options.vocab_size, 0))?;
-                tenant.write().mark_saved();
-            }
+        let width = TokenWidth::of(options.vocab_size, 0);
+        let (mut contents, mut bytes) = (Contents::default(), vec![0; HEADER_LEN]);
+        put(&mut bytes, options.tokenizer.as_bytes());
+        put_tombstones(&mut bytes, tombstones);
+        let at = bytes.len();
+        put_number(&mut bytes, 0);
+        let mut num_tenants = 0_u64;
+        for tenant in self.tenants() {
+            let (texts, weights) = (&wants_text, &wants_weights);
+            let is_put = put_tenant(&mut bytes, &tenant, width, &mut contents, texts, weights);
+            num_tenants += u64::from(is_put);
         }
-        output.flush()?;
-        let written = map(file)?;
+        contents.sort();
+        bytes[at..at + 8].copy_from_slice(&num_tenants.to_le_bytes());
         let kind = u64::from(options.vocab_size) << 32 | u64::from(VERSION);
-        let header = [MAGIC, kind, written.len() as u64];
-        let checksum = checksum(&header, &written[HEADER_LEN..]);
-        file.rewind()?;
-        file.write_all(bytemuck::bytes_of(&header))?;
-        put_number(&mut file, checksum)?;
-        Ok(checksum)
+        let header = [MAGIC, kind, bytes.len() as u64];
+        let checksum = checksum(&header, &bytes[HEADER_LEN..]);
+        bytes[..24].copy_from_slice(bytemuck::bytes_of(&header));
+        bytes[24..HEADER_LEN].copy_from_slice(&checksum.to_le_bytes());
+        (bytes, contents)
+    }
+
+    /// Adds a snapshot that was a file of its own, after its tombstones.
+    pub(crate) fn take_in(&self, path: &Path, file: &[u8]) -> Result<()> {
+        let invalid = |reason: String| Error::Snapshot { path: path.to_owned(), reason };
+        let found = SnapshotContents::read(file).map_err(invalid)?;
+        found.check(self, path)?;
+        let tombstones = found.tombstones.published();
+        self.apply_tombstones(&tombstones);
+        fill(self, &[file], &tombstones).map(drop).map_err(invalid)
     }
 }
 
-/// Accepts a missing file. A file that cannot be read may have tombstones.
-fn unless_missing(read: Result<()>) -> Result<()> {
-    match read {
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
-        read => read,
+/// Adds snapshots to a memory, except what it has deleted since these tombstones, and returns their contents. Of a
+/// tenant's adapted weights, the memory keeps its own, or takes the last ones.
+pub(crate) fn fill(
+    memory: &Memory,
+    snapshots: &[&[u8]],
+    tombstones: &Tombstones,
+) -> std::result::Result<Vec<Contents>, String> {
+    let mut contents = vec![Contents::default(); snapshots.len()];
+    for part in [SnapshotPart::Weights, SnapshotPart::Texts] {
+        for number in 0..snapshots.len() {
+            let number =
+                if part == SnapshotPart::Weights { snapshots.len() - 1 - number } else { number };
+            let found = SnapshotContents::read(snapshots[number])?;
+            found.fill(memory, tombstones, part, &mut contents[number])?;
+        }
     }
+    contents.iter_mut().for_each(Contents::sort);
+    Ok(contents)
 }
 
-fn put_number(output: &mut impl Write, number: u64) -> io::Result<()> {
-    output.write_all(&number.to_le_bytes())
+/// The part of a snapshot that is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SnapshotPart {
+    Weights,
+    Texts,
+}
+
+fn put_number(output: &mut Vec<u8>, number: u64) {
+    output.extend(number.to_le_bytes());
 }
 
 /// Writes bytes, prefixed by their number.
-fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
-    put_number(output, bytes.len() as u64)?;
-    output.write_all(bytes)
+fn put(output: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(output, bytes.len() as u64);
+    output.extend(bytes);
 }
 
-fn put_tombstones(output: &mut impl Write, tombstones: &Tombstones) -> io::Result<()> {
-    put_number(output, tombstones.pruned_below())?;
-    put_number(output, tombstones.versions().len() as u64)?;
+fn put_tombstones(output: &mut Vec<u8>, tombstones: &Tombstones) {
+    put_number(output, tombstones.pruned_below());
+    put_number(output, tombstones.versions().len() as u64);
     for (tombstone, &version) in tombstones.versions() {
-        output.write_all(&tombstone.0)?;
-        put_number(output, version)?;
+        output.extend(&tombstone.0);
+        put_number(output, version);
     }
-    Ok(())
 }
 
-fn put_tenant(output: &mut impl Write, tenant: &Tenant, width: TokenWidth) -> io::Result<()> {
-    let data = tenant.read();
-    let mut bytes = Vec::new();
-    if let Some(adaptation) = data.adaptation() {
-        adaptation.put(&mut bytes);
+/// Writes a tenant if anything of it is wanted, and adds that to the contents. Returns whether it did.
+fn put_tenant(
+    output: &mut Vec<u8>,
+    tenant: &Tenant,
+    width: TokenWidth,
+    contents: &mut Contents,
+    wants_text: impl Fn(NameHash, u64) -> bool,
+    wants_weights: impl Fn(&str, u32) -> bool,
+) -> bool {
+    let (data, name) = (tenant.read(), &tenant.name);
+    if data.is_empty() {
+        return false;
     }
-    put(output, tenant.name.as_bytes())?;
-    put_number(output, tenant.last_use().min(MAX_USE - 1))?;
-    put(output, &bytes)?;
+    let name_hash = NameHash::of(name);
+    let is_wanted = |it: &&TenantAdaptation| wants_weights(name, it.num_updates());
+    let adaptation = data.adaptation().filter(is_wanted);
     let documents = data.texts.documents();
-    put_number(output, documents.len() as u64)?;
-    for (tokens, group) in documents {
-        put_number(output, group.hash)?;
-        put_number(output, group.length.into())?;
-        put_number(output, tokens.len() as u64)?;
-        bytes.clear();
-        width.encode(tokens, &mut bytes);
-        output.write_all(&bytes)?;
+    let texts: Vec<_> = documents.filter(|&(_, hash, _)| wants_text(name_hash, hash)).collect();
+    if texts.is_empty() && adaptation.is_none() {
+        return false;
     }
-    Ok(())
+    let mut bytes = Vec::new();
+    if let Some(adaptation) = adaptation {
+        adaptation.put(&mut bytes);
+        contents.num_updates.insert(name.clone(), adaptation.num_updates());
+        contents.extend([(name_hash, 0)]);
+    }
+    put(output, name.as_bytes());
+    put_number(output, tenant.last_use().min(MAX_USE - 1));
+    put(output, &bytes);
+    put_number(output, texts.len() as u64);
+    contents.extend(texts.iter().map(|&(_, hash, _)| (name_hash, hash)));
+    for (tokens, _, group) in texts {
+        put_number(output, group.hash);
+        put_number(output, group.length.into());
+        put_number(output, tokens.len() as u64);
+        width.encode(tokens, output);
+    }
+    true
 }
 
 fn checksum(header: &[u64; 3], content: &[u8]) -> u64 {
@@ -261,8 +165,8 @@ fn checksum(header: &[u64; 3], content: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// Returns the vocabulary size, the checksum and the content, or the reason why the file is not a snapshot.
-fn split(file: &[u8]) -> std::result::Result<(u32, u64, &[u8]), String> {
+/// Returns the vocabulary size and the content, or the reason why the file is not a snapshot.
+fn split(file: &[u8]) -> std::result::Result<(u32, &[u8]), String> {
     let num_bytes = file.len();
     let Some((header, content)) = file.split_at_checked(HEADER_LEN) else {
         return Err(format!("it has {num_bytes} bytes, fewer than a header"));
@@ -278,7 +182,7 @@ fn split(file: &[u8]) -> std::result::Result<(u32, u64, &[u8]), String> {
     } else if sum != checksum(&[magic, kind, length], content) {
         Err("it has changed since it was written".to_owned())
     } else {
-        Ok((vocab_size, sum, content))
+        Ok((vocab_size, content))
     }
 }
 
@@ -287,34 +191,29 @@ type Read<T> = std::result::Result<T, &'static str>;
 const UNFIT: &str = "its parts do not fit together";
 
 /// A snapshot with a valid checksum.
-struct SnapshotContents<'a> {
-    vocab_size: u32,
-    checksum: u64,
-    tokenizer: String,
-    tombstones: Tombstones,
+pub(crate) struct SnapshotContents<'a> {
+    pub(crate) vocab_size: u32,
+    pub(crate) tokenizer: String,
+    pub(crate) tombstones: Tombstones,
     tenants: TenantReader<'a>,
 }
 
-fn read<R>(path: &Path, then: impl FnOnce(SnapshotContents<'_>) -> Result<R>) -> Result<R> {
-    let map = map(&open(path)?).map_err(Error::io(path))?;
-    let found = SnapshotContents::read(&map)
-        .map_err(|reason| Error::Snapshot { path: path.to_owned(), reason });
-    then(found?)
-}
-
 impl<'a> SnapshotContents<'a> {
-    fn read(file: &'a [u8]) -> std::result::Result<Self, String> {
-        let (vocab_size, checksum, content) = split(file)?;
+    pub(crate) fn read(file: &'a [u8]) -> std::result::Result<Self, String> {
+        let (vocab_size, content) = split(file)?;
         let width = TokenWidth::of(vocab_size, 0);
         let mut input = TenantReader { content, width };
         let tokenizer = input.bytes(MAX_TOKENIZER)?;
         Ok(Self {
             vocab_size,
-            checksum,
             tokenizer: String::from_utf8_lossy(tokenizer).into_owned(),
             tombstones: input.tombstones()?,
             tenants: input,
         })
+    }
+
+    pub(crate) fn check(&self, memory: &Memory, path: &Path) -> Result<()> {
+        memory.options().check_tokenizer(path, self.vocab_size, &self.tokenizer)
     }
 }
 
@@ -369,8 +268,14 @@ impl<'a> TenantReader<'a> {
 }
 
 impl SnapshotContents<'_> {
-    /// Adds the tenants to a memory, except those that it has deleted.
-    fn fill(mut self, memory: &Memory) -> Read<()> {
+    /// Adds the tenants to a memory, except those that it has deleted since these tombstones.
+    fn fill(
+        mut self,
+        memory: &Memory,
+        tombstones: &Tombstones,
+        part: SnapshotPart,
+        contents: &mut Contents,
+    ) -> Read<()> {
         let mut before = None;
         for _ in 0..self.tenants.number()? {
             let name = self.tenants.bytes(Memory::MAX_NAME)?;
@@ -378,37 +283,39 @@ impl SnapshotContents<'_> {
             if before.replace(name).is_some_and(|before| before >= name) {
                 return Err("its tenants are not in the order of their names");
             }
-            self.fill_tenant(name, memory)?;
+            let tenant = living(name, memory, tombstones)?;
+            self.fill_tenant(name, tenant.as_ref(), memory, part, contents)?;
         }
         self.tenants.content.is_empty().then_some(()).ok_or(UNFIT)
     }
 
-    /// Returns the memory's tenant, or `None` if the memory has deleted it since the snapshot.
-    fn tenant(&self, name: &str, memory: &Memory) -> Read<Option<Arc<Tenant>>> {
-        let is_deleted = || memory.tombstones().has_newer(name, &self.tombstones);
-        if is_deleted() {
-            return Ok(None);
-        }
-        let tenant = memory.tenant(name).map_err(|_| UNFIT)?;
-        // A tenant that was deleted before it was found here is a new one, which the snapshot's texts do not belong to.
-        Ok((!is_deleted()).then_some(tenant))
-    }
-
-    fn fill_tenant(&mut self, name: &str, memory: &Memory) -> Read<()> {
-        let tenant = self.tenant(name, memory)?;
+    fn fill_tenant(
+        &mut self,
+        name: &str,
+        tenant: Option<&Arc<Tenant>>,
+        memory: &Memory,
+        part: SnapshotPart,
+        contents: &mut Contents,
+    ) -> Read<()> {
+        let name_hash = NameHash::of(name);
         let input = &mut self.tenants;
         let last_use = input.number()?;
         if last_use >= MAX_USE {
             return Err(UNFIT);
         }
-        let adaptation = TenantAdaptation::take(input.bytes(2 * TenantAdaptation::NUM_BYTES)?);
-        if let Some(tenant) = &tenant {
-            memory.change(tenant, |data| data.is_saved = true);
-            if let Some(adaptation) = adaptation {
-                memory.begin_learning(tenant, adaptation);
+        let adaptation = input.bytes(2 * TenantAdaptation::NUM_BYTES)?;
+        if part == SnapshotPart::Weights {
+            let adaptation = TenantAdaptation::take(adaptation);
+            if let Some(tenant) = tenant {
+                memory.change(tenant, |data| data.is_saved = true);
+                tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
+                memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
+                if let Some(adaptation) = adaptation {
+                    contents.num_updates.insert(name.into(), adaptation.num_updates());
+                    contents.extend([(name_hash, 0)]);
+                    memory.begin_learning(tenant, adaptation);
+                }
             }
-            tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
-            memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
         }
         let most_tokens = memory.max_bytes() / size_of::<u32>();
         for _ in 0..input.number()? {
@@ -417,11 +324,26 @@ impl SnapshotContents<'_> {
                 length: input.number()?.try_into().map_err(|_| UNFIT)?,
             };
             let tokens = input.tokens(most_tokens, memory.options().vocab_size)?;
-            if let Some(tenant) = &tenant {
-                let _writing = memory.begin_writing();
-                memory.append(tenant, &tokens, group, true);
+            if part == SnapshotPart::Texts {
+                contents.extend([(name_hash, hash(&tokens))]);
+                if let Some(tenant) = tenant {
+                    let _writing = memory.begin_writing();
+                    memory.append(tenant, &tokens, group, true);
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Returns the memory's tenant, or `None` if the memory has deleted it since these tombstones.
+fn living(name: &str, memory: &Memory, tombstones: &Tombstones) -> Read<Option<Arc<Tenant>>> {
+    let name_hash = NameHash::of(name);
+    let is_deleted = || memory.tombstones().has_newer(name_hash, tombstones);
+    if is_deleted() {
+        return Ok(None);
+    }
+    let tenant = memory.tenant(name).map_err(|_| UNFIT)?;
+    // A tenant that was deleted before it was found here is a new one, which the snapshot's texts do not belong to.
+    Ok((!is_deleted()).then_some(tenant))
 }

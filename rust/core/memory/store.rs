@@ -9,16 +9,17 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hint::black_box;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::memory::groups::GroupKey;
+use crate::memory::head::Synced;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 use crate::memory::texts::{TextLog, hash};
-use crate::memory::tombstones::Tombstones;
+use crate::memory::tombstones::{NameHash, Tombstones};
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, MAX_VOCAB_SIZE, Result};
@@ -94,8 +95,8 @@ pub struct Memory {
     num_tokens: AtomicUsize,
     /// One more than the last use of any tenant.
     pub(crate) clock: AtomicU64,
-    /// Checksum of the snapshot last read or written, or 0.
-    pub(crate) synced: AtomicU64,
+    /// The state of the store of the last exchange, unless one is running.
+    pub(crate) synced: Mutex<Option<(PathBuf, Synced)>>,
     tombstones: Mutex<Tombstones>,
 }
 
@@ -122,7 +123,7 @@ impl Memory {
             num_bytes: AtomicUsize::default(),
             num_tokens: AtomicUsize::default(),
             clock: AtomicU64::default(),
-            synced: AtomicU64::default(),
+            synced: Mutex::default(),
             tombstones: Mutex::new(Tombstones::new()),
         })
     }
@@ -271,7 +272,7 @@ impl Memory {
         let _writing = self.begin_writing();
         let misses_pruned = self.tombstones().misses_pruned(theirs);
         for tenant in self.tenants() {
-            if self.tombstones().misses_deletion(&tenant.name, theirs) {
+            if self.tombstones().misses_deletion(NameHash::of(&tenant.name), theirs) {
                 self.remove(&tenant.name);
             } else if misses_pruned && tenant.read().is_saved {
                 self.rewrite(&tenant, TextLog::without_saved);

@@ -84,12 +84,6 @@ impl Tenant {
 }
 
 impl TenantData {
-    /// Notes that a snapshot has all of it.
-    pub(crate) fn mark_saved(&mut self) {
-        self.is_saved = true;
-        self.texts.mark_all_saved();
-    }
-
     /// The texts in sequence, each followed by a [`BOUNDARY`](IndexedTokens::BOUNDARY).
     pub fn texts(&self) -> &IndexedTokens {
         self.texts.text()

@@ -47,10 +47,10 @@ impl TextLog {
         &self.text
     }
 
-    /// Returns each text with its group, the oldest first.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
+    /// Returns each text with its hash and its group, the oldest first.
+    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64, GroupKey)> {
         let documents = self.documents.iter();
-        documents.map(|document| (self.tokens(document), document.group()))
+        documents.map(|document| (self.tokens(document), document.hash, document.group()))
     }
 
     /// Returns the groups of the latest texts, the latest first.
@@ -108,13 +108,6 @@ impl TextLog {
     /// Removes the texts that a snapshot had. O(tokens).
     pub(crate) fn without_saved(self) -> Self {
         self.without(|document| document.is_saved)
-    }
-
-    /// Notes that a snapshot has all texts.
-    pub(crate) fn mark_all_saved(&mut self) {
-        for document in &mut self.documents {
-            document.is_saved = true;
-        }
     }
 
     /// Notes that a snapshot has the last text with this hash.

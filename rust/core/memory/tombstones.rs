@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 /// The start of a name's SHA-256, which does not reveal the name and has no known collisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct NameHash([u8; Self::NUM_BYTES]);
+pub(crate) struct NameHash([u8; Self::NUM_BYTES]);
 
 impl NameHash {
     const NUM_BYTES: usize = 14;
@@ -23,7 +23,7 @@ impl NameHash {
     /// The hash that stands for all names.
     const ALL: Self = Self([0xFF; Self::NUM_BYTES]);
 
-    fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         let mut hash = [0; Self::NUM_BYTES];
         hash.copy_from_slice(&Sha256::digest(name)[..Self::NUM_BYTES]);
         Self(hash)
@@ -60,7 +60,7 @@ impl Tombstone {
 
 /// Deletions of this process that are in no snapshot yet.
 #[derive(Debug, Default)]
-pub(crate) struct NewTombstones {
+struct NewTombstones {
     /// The rank of each deletion in time; the largest number if a snapshot may have data of the name.
     order: BTreeMap<NameHash, u64>,
     next: u64,
@@ -100,6 +100,12 @@ pub(crate) struct Tombstones {
     new: NewTombstones,
 }
 
+impl Default for Tombstones {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Tombstones {
     /// Bytes of a tombstone, including its share of half-full tree nodes.
     pub(crate) const BYTES_PER_TOMBSTONE: usize = 64;
@@ -124,6 +130,19 @@ impl Tombstones {
         let is_later = versions.values().all(|&version| version > pruned_below);
         let read = || Self { versions, pruned_below, last, ..Self::new() };
         (is_later && last < Self::MAX_VERSION).then(read)
+    }
+
+    /// Returns those that have numbers.
+    pub(crate) fn published(&self) -> Self {
+        let (versions, pruned_below) = (self.versions.clone(), self.pruned_below);
+        Self { versions, pruned_below, last: self.last, ..Self::new() }
+    }
+
+    /// Returns whether `theirs` have a deletion or a floor that is not known here.
+    pub(crate) fn lacks(&self, theirs: &Self) -> bool {
+        let of = |tombstone| self.versions.get(tombstone).copied().unwrap_or(self.pruned_below);
+        theirs.pruned_below > self.pruned_below
+            || theirs.versions.iter().any(|(tombstone, version)| *version > of(tombstone))
     }
 
     pub(crate) fn versions(&self) -> &BTreeMap<Tombstone, u64> {
@@ -153,13 +172,13 @@ impl Tombstones {
     }
 
     /// Returns whether `theirs` have a deletion of a name that is not known here.
-    pub(crate) fn misses_deletion(&self, name: &str, theirs: &Self) -> bool {
+    pub(crate) fn misses_deletion(&self, name: NameHash, theirs: &Self) -> bool {
         let of = |tombstone| self.versions.get(&tombstone).copied();
         let is_new = |(&tombstone, &version): (&Tombstone, &u64)| {
             let of_all = of(tombstone.of_all()).max(Some(self.pruned_below));
             Some(version) > of(tombstone).max(of_all)
         };
-        let names = [NameHash::of(name), NameHash::ALL];
+        let names = [name, NameHash::ALL];
         names.iter().any(|&name| theirs.versions.range(Tombstone::of_name(name)).any(is_new))
     }
 
@@ -179,13 +198,15 @@ impl Tombstones {
         theirs.pruned_below > self.last
     }
 
+    /// Returns whether a deletion of the name, in `theirs` or pruned there, is not known here.
+    pub(crate) fn misses_any(&self, name: NameHash, theirs: &Self) -> bool {
+        self.misses_pruned(theirs) || self.misses_deletion(name, theirs)
+    }
+
     /// Returns whether `theirs` lack a deletion of a name that is known here.
-    pub(crate) fn has_newer(&self, name: &str, theirs: &Self) -> bool {
+    pub(crate) fn has_newer(&self, name: NameHash, theirs: &Self) -> bool {
         let is_new = |name| self.new.order.contains_key(&name);
-        is_new(NameHash::ALL)
-            || is_new(NameHash::of(name))
-            || theirs.misses_pruned(self)
-            || theirs.misses_deletion(name, self)
+        is_new(NameHash::ALL) || is_new(name) || theirs.misses_any(name, self)
     }
 
     /// Adds the tombstones of a snapshot, and keeps at most `most`, the latest.
@@ -199,31 +220,24 @@ impl Tombstones {
         self.prune(most);
     }
 
-    /// Numbers what is new, for a snapshot, and returns it; `None` where there are no more numbers.
-    pub(crate) fn publish_new(&mut self, most: usize) -> Option<NewTombstones> {
+    /// Numbers what is new, for a store; false where there are no more numbers.
+    pub(crate) fn publish_new(&mut self, most: usize) -> bool {
         if self.new.order.is_empty() {
-            return Some(NewTombstones::default());
+            return true;
         }
-        // The clock keeps numbers of one process in several files apart, and orders nothing.
+        // The clock keeps numbers of one process in several stores apart, and orders nothing.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
         let last = now.max(self.last + 1);
         if last >= Self::MAX_VERSION {
-            return None;
+            return false;
         }
         self.last = last;
         let new = std::mem::take(&mut self.new);
         let (names, origin) = (new.order.keys(), self.origin());
         self.versions.extend(names.map(|&name| (Tombstone::new(name, origin), last)));
         self.prune(most);
-        Some(new)
-    }
-
-    /// Restores tombstones that could not be written.
-    pub(crate) fn restore_new(&mut self, new: NewTombstones) {
-        for (name, order) in new.order {
-            self.new.insert(name, order == NewTombstones::SAVED, usize::MAX);
-        }
+        true
     }
 
     fn prune(&mut self, most: usize) {

@@ -1,7 +1,7 @@
-//! Moves of a tenant's texts from a memory's file to a datastore.
+//! Moves of a tenant's texts from a store to a datastore.
 //!
-//! A deletion also holds for texts that are being moved: the tombstones are read again before the texts are
-//! published, while the file is locked. A note in the file's folder leads to the files of a killed move.
+//! A deletion also holds for texts that are being moved: the tombstones are read again right before the texts are
+//! published. A note next to the store's folder leads to the files of a killed move.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -33,7 +33,7 @@ pub struct Transfer {
 #[derive(Debug)]
 pub struct TransferReport {
     /// `None` if there is none, because there were no texts.
-    pub datastore: Option<Datastore>,
+    pub datastore: Option<Arc<Datastore>>,
     pub num_texts: usize,
     /// Number of documents that the datastore did not have before.
     pub num_added_documents: u64,
@@ -94,25 +94,29 @@ impl Transfer {
         if let Some(builder) = &mut builder {
             builder.index(report)?;
         }
-        let mut datastore = None;
+        let mut datastore: Option<Arc<Datastore>> = None;
         if self.num_texts > 0 {
-            self.memory.replace(&self.path, |memory, path| {
-                memory.take_in(path)?;
-                if self.tenant.is_some_and(|tenant| tenant.read().is_deleted) {
+            let (tenant, target) = (self.tenant.take(), &self.target);
+            let is_deleted = || tenant.as_ref().is_some_and(|tenant| tenant.read().is_deleted);
+            self.memory.replace(&self.path, &mut |memory| {
+                if datastore.is_none() && is_deleted() {
                     let reason = "was deleted meanwhile, and nothing of it was added: repeat the call \
                                   to add later texts";
                     return Err(Error::invalid("tenant", reason));
                 }
-                let published = match builder {
-                    Some(builder) => builder.finish()?,
-                    None => Datastore::open(&self.target)?,
+                let mut publish = || match builder.take() {
+                    Some(builder) => builder.finish(),
+                    None => Datastore::open(target),
                 };
-                memory.remove_known(&published)?;
-                datastore = Some(published);
-                Ok(())
+                let published = match &datastore {
+                    Some(published) => published,
+                    None => datastore.insert(Arc::new(publish()?)),
+                };
+                memory.remove_known(published)?;
+                Ok(Some(Arc::clone(published)))
             })?;
         } else if self.target.exists() {
-            datastore = Some(Datastore::open(&self.target)?);
+            datastore = Some(Arc::new(Datastore::open(&self.target)?));
         }
         Ok(TransferReport {
             datastore,

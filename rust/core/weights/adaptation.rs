@@ -64,6 +64,11 @@ impl TenantAdaptation {
         1.0 + EARLY_BOOST * NUM_EARLY_UPDATES / (NUM_EARLY_UPDATES + number)
     }
 
+    /// Number of tokens that changed the weights.
+    pub(crate) fn num_updates(&self) -> u32 {
+        self.num_updates
+    }
+
     pub(crate) fn add_to_token(&mut self, key: usize, change: f32) {
         let key = saturating_u32(key);
         let set = &mut self.tokens[hash::<SET_BITS>(key)];

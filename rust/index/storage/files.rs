@@ -130,28 +130,44 @@ fn open_of(path: &Path, is_known: impl Fn(&Metadata) -> bool) -> Result<File> {
     Ok(file)
 }
 
-/// Gives `file` the owner, the group and the permissions of the file that it replaces. A file that is read-only is
-/// refused, and one with several names, because only one of them would be replaced.
-pub fn inherit_owner(file: &File, replaced: &Path) -> Result<()> {
-    let replaced_by = match fs::symlink_metadata(replaced) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found.and_then(|found| Ok((found, file.metadata()?))),
+/// Creates a file in a folder, with the owner, the group and the permissions of the folder.
+pub fn create_owned(path: &Path, folder: &Path) -> Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).map_err(Error::io(path))?;
+    inherit_owner(&file, folder).inspect_err(|_| {
+        let _ = fs::remove_file(path);
+    })?;
+    Ok(file)
+}
+
+/// Gives a new file the owner, the group and the permissions of a folder.
+pub fn inherit_owner(file: &File, folder: &Path) -> Result<()> {
+    let both = fs::metadata(folder).and_then(|found| Ok((found, file.metadata()?)));
+    let (of, new) = both.map_err(Error::io(folder))?;
+    set_owner(file, &of, &new, 0o666).map_err(Error::io(folder))
+}
+
+/// Makes a folder that only this user can read, or one with the owner and the permissions of `like`.
+pub fn make_owned(path: &Path, like: Option<&Metadata>) -> Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut))]
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+        made => made.map_err(Error::io(path))?,
+    }
+    let Some(like) = like else { return Ok(()) };
+    let own = || {
+        let folder = File::open(path)?;
+        set_owner(&folder, like, &folder.metadata()?, 0o777)
     };
-    let (old, new) = replaced_by.map_err(Error::io(replaced))?;
-    let number = num_names(&old);
-    let refusal = if !old.is_file() {
-        Some((ErrorKind::InvalidInput, "it is not a regular file".to_owned()))
-    } else if number > 1 {
-        let reason = format!("it has {number} names (hard links): remove all but one");
-        Some((ErrorKind::Other, reason))
-    } else if old.permissions().readonly() {
-        let reason = "it is read-only: let its owner write it (`chmod u+w`), or name another file";
-        Some((ErrorKind::PermissionDenied, reason.to_owned()))
-    } else {
-        None
-    };
-    let allowed = refusal.map_or(Ok(()), |(kind, reason)| Err(io::Error::new(kind, reason)));
-    allowed.and_then(|()| set_owner(file, &old, &new)).map_err(Error::io(replaced))
+    own().map_err(Error::io(path)).inspect_err(|_| {
+        let _ = fs::remove_dir(path);
+    })
 }
 
 #[cfg(unix)]
@@ -160,7 +176,7 @@ fn owner(found: &Metadata) -> u32 {
 }
 
 #[cfg(unix)]
-fn set_owner(file: &File, old: &Metadata, new: &Metadata) -> io::Result<()> {
+fn set_owner(file: &File, old: &Metadata, new: &Metadata, mask: u32) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
     let (user, group) = (old.uid(), old.gid());
     if (user, group) != (new.uid(), new.gid()) {
@@ -170,7 +186,9 @@ fn set_owner(file: &File, old: &Metadata, new: &Metadata) -> io::Result<()> {
             io::Error::new(ErrorKind::PermissionDenied, reason)
         })?;
     }
-    file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o777))
+    let mode = old.mode() & 0o777;
+    // Who may read a file may enter the folder that replaces it.
+    file.set_permissions(PermissionsExt::from_mode((mode | (mode & 0o444) >> 2) & mask))
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
@@ -198,7 +216,7 @@ fn owner(_found: &Metadata) -> u32 {
 }
 
 #[cfg(not(unix))]
-fn set_owner(_file: &File, _old: &Metadata, _new: &Metadata) -> io::Result<()> {
+fn set_owner(_file: &File, _old: &Metadata, _new: &Metadata, _mask: u32) -> io::Result<()> {
     Ok(())
 }
 

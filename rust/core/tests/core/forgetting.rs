@@ -18,10 +18,10 @@ use crate::{drafted, tempdir};
 const VOCAB_SIZE: u32 = 1 << 20;
 const NUM_PROCESSES: usize = 3;
 const LENGTH: u32 = 12;
-/// Processes share two files; the third is a copy that is put back.
+/// Processes share two stores; the third is a copy that is put back.
 const NUM_FILES: usize = 3;
 /// Another user, another group, and permissions for both.
-const OWNER: (u32, u32, u32) = (65_534, 65_533, 0o640);
+const OWNER: (u32, u32, u32) = (65_534, 65_533, 0o750);
 
 #[derive(Debug, Clone, Copy)]
 enum SharingStep {
@@ -33,9 +33,8 @@ enum SharingStep {
     Clear(usize),
     /// More names than there are tombstones are deleted, none of which ever had data.
     ForgetStrangers(usize),
-    /// The process merges its memory with the file, as `share` does.
+    /// The process exchanges with the store, as `share` does.
     Exchange(usize, usize),
-    Save(usize, usize),
     /// The process restarts, with the file or an empty memory.
     Kill(usize, bool),
     /// The command `specds memory forget`.
@@ -44,12 +43,10 @@ enum SharingStep {
     BeginMove(usize, usize),
     KillMove,
     EndMove,
-    /// A file is copied over another.
+    /// A store is replaced by a copy of another.
     Copy(usize, usize),
-    /// Another user owns the file, if the test runs as root.
+    /// Another user owns the store, if the test runs as root.
     Own(usize),
-    /// The file gets a second name, which is refused.
-    HardLink(usize),
 }
 
 /// The state of a process or of the file by definition: the known deletions and the texts. A text is removed when it
@@ -248,13 +245,8 @@ impl SharedFiles {
                 }
             }
             SharingStep::Exchange(of, file) => {
-                self.processes[of].memory.merge_into(self.path_of(of, file), None).unwrap();
-                let place = self.met(&self.processes[of].place, file, true);
-                (self.files[file], self.processes[of].place) = (place.clone(), place);
-            }
-            SharingStep::Save(of, file) => {
-                self.processes[of].memory.save(self.path_of(of, file)).unwrap();
-                let place = self.met(&self.processes[of].place, file, false);
+                self.processes[of].memory.save(self.path_of(of, file), None).unwrap();
+                let place = self.met(&self.processes[of].place, file);
                 (self.files[file], self.processes[of].place) = (place.clone(), place);
             }
             SharingStep::Kill(of, reads) => self.processes[of] = self.process(reads),
@@ -264,25 +256,14 @@ impl SharedFiles {
             SharingStep::EndMove => self.end_move(),
             SharingStep::Copy(from, to) => {
                 if from != to && self.path(from).exists() {
-                    fs::copy(self.path(from), self.folder.path().join("copy")).unwrap();
-                    fs::rename(self.folder.path().join("copy"), self.path(to)).unwrap();
+                    let _ = fs::remove_dir_all(self.path(to));
+                    fs::create_dir(self.path(to)).unwrap();
+                    copy_all(&self.path(from), &self.path(to), &|_| true);
                     self.files[to] = self.files[from].clone();
                     self.is_owned[to] = false;
                 }
             }
             SharingStep::Own(file) => self.own(file),
-            SharingStep::HardLink(file) => {
-                let (path, second) = (self.path(file), self.folder.path().join("second"));
-                if path.exists() && cfg!(unix) {
-                    fs::hard_link(&path, &second).unwrap();
-                    let before = fs::read(&path).unwrap();
-                    let error = Memory::forget_in(&second, &[&name(0)]).unwrap_err();
-                    assert!(error.to_string().contains("it has 2 names"), "{error}");
-                    assert!(self.processes[0].memory.save(&path).is_err());
-                    assert_eq!(fs::read(&path).unwrap(), before);
-                    fs::remove_file(&second).unwrap();
-                }
-            }
         }
     }
 
@@ -344,7 +325,7 @@ impl SharedFiles {
         assert!(texts.is_empty() || !self.staging().exists());
         if finished.is_ok() && !texts.is_empty() {
             self.moved.extend(texts);
-            self.files[file] = self.met(&place, file, true);
+            self.files[file] = self.met(&place, file);
             self.files[file].texts.retain(|text| !self.moved.contains(text));
         }
         if let Ok(datastore) = Datastore::open(self.datastore()) {
@@ -361,13 +342,11 @@ impl SharedFiles {
         self.processes[of].place = self.living(self.processes[of].place.clone());
     }
 
-    /// Merges a place with the deletions of a file, and with its texts if they are read.
-    fn met(&self, place: &Place, file: usize, is_read: bool) -> Place {
+    /// Merges a place with the deletions and the texts of a store.
+    fn met(&self, place: &Place, file: usize) -> Place {
         let mut both = place.clone();
         both.forgettings.extend(&self.files[file].forgettings);
-        if is_read {
-            both.texts.extend(&self.files[file].texts);
-        }
+        both.texts.extend(&self.files[file].texts);
         self.living(both)
     }
 }

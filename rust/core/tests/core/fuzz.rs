@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -206,8 +206,10 @@ fn snapshots_with_damage_are_opened_or_rejected() {
     for tenant in ["ann", "bob", "ann", "", "cid"] {
         memory.insert(tenant, &random.tokens(40, 0, VOCAB_SIZE)).unwrap();
     }
-    memory.save(&path).unwrap();
-    let whole = fs::read(&path).unwrap();
+    let store = folder.path().join("store");
+    memory.save(&store, None).unwrap();
+    let is_segment = |name: &PathBuf| !name.to_string_lossy().contains("head");
+    let (_, whole) = read_all(&store).into_iter().find(|(name, _)| is_segment(name)).unwrap();
     for mut random in inputs(700) {
         let mut bytes = whole.clone();
         mutate(&mut random, &mut bytes[8..]);

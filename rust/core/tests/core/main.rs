@@ -2,6 +2,7 @@
 
 mod budget;
 mod files;
+mod fleet;
 mod forgery;
 mod forgetting;
 #[cfg(unix)]

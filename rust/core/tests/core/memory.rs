@@ -241,23 +241,23 @@ fn time_of_a_deletion_is_known_once_it_is_in_a_file() {
     let begin = clock();
     one.forget("ann");
     assert_eq!(deleted_at("ann"), (f64::INFINITY, 0.0));
-    one.merge_into(&path, None).unwrap();
-    other.merge_into(&path, None).unwrap();
+    one.save(&path, None).unwrap();
+    other.save(&path, None).unwrap();
     let (of_one, of_other) = deleted_at("ann");
     assert!((of_one - of_other).abs() < 1e-9);
     assert!((begin - 1e-3..=clock()).contains(&of_one));
     assert_eq!(deleted_at("bob"), (0.0, 0.0));
     one.clear();
     assert_eq!(deleted_at("bob"), (f64::INFINITY, 0.0));
-    one.merge_into(&path, None).unwrap();
-    other.merge_into(&path, None).unwrap();
+    one.save(&path, None).unwrap();
+    other.save(&path, None).unwrap();
     assert!(deleted_at("bob").1 > of_one && deleted_at("ann").1 > of_one);
     // Beyond their limit, what is pruned may be of any name.
     for number in 0..1100 {
         one.insert(&format!("{number}"), &[1]).unwrap();
         one.forget(&format!("{number}"));
         if number % 100 == 99 {
-            one.merge_into(&path, None).unwrap();
+            one.save(&path, None).unwrap();
         }
     }
     assert!(one.deleted_at("nobody") > of_one && one.deleted_at("nobody") < f64::INFINITY);
@@ -325,7 +325,6 @@ fn check_whole<'a>(texts: impl Iterator<Item = &'a [u32]>) {
 fn readers_see_whole_texts_while_texts_are_added_evicted_and_saved() {
     let memory = memory(1 << 16);
     let folder = tempdir().unwrap();
-    let path = folder.path().join("memory");
     let is_done = AtomicBool::new(false);
     let most_seen = AtomicUsize::new(0);
     let read = || {
@@ -352,8 +351,10 @@ fn readers_see_whole_texts_while_texts_are_added_evicted_and_saved() {
     thread::scope(|scope| {
         let readers = [scope.spawn(read), scope.spawn(read)];
         let saver = scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                memory.save(&path).unwrap();
+            for number in (0..).take_while(|_| !is_done.load(Ordering::Relaxed)) {
+                // A new folder: one that was there may have texts between which others were evicted.
+                let path = folder.path().join(format!("memory {number}"));
+                memory.save(&path, None).unwrap();
                 let opened = Memory::open(&path, options(1 << 16)).unwrap();
                 check_whole(opened.texts("ann").iter().map(Vec::as_slice));
             }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{NUM_FILES, NUM_PROCESSES, OWNER, Process, SharedFiles, SharingStep, holds, name};
 use crate::drafted;
+use crate::files::read_all;
 
 fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<SharingStep>> {
     let of = 0..NUM_PROCESSES;
@@ -21,15 +23,13 @@ fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<SharingStep>> {
             4 => both.prop_map(|(of, tenant)| SharingStep::Forget(of, tenant)),
             1 => of.clone().prop_map(SharingStep::Clear),
             10 => (of.clone(), file.clone()).prop_map(|(of, file)| SharingStep::Exchange(of, file)),
-            2 => (of.clone(), file.clone()).prop_map(|(of, file)| SharingStep::Save(of, file)),
             2 => (of, any::<bool>()).prop_map(|(of, reads)| SharingStep::Kill(of, reads)),
             3 => tenant_file().prop_map(|(tenant, file)| SharingStep::ForgetInFile(tenant, file)),
             2 => tenant_file().prop_map(|(tenant, file)| SharingStep::BeginMove(tenant, file)),
             1 => Just(SharingStep::KillMove),
             2 => Just(SharingStep::EndMove),
             2 => (any_file.clone(), any_file).prop_map(|(from, to)| SharingStep::Copy(from, to)),
-            1 => file.clone().prop_map(SharingStep::Own),
-            1 => file.prop_map(SharingStep::HardLink),
+            1 => file.prop_map(SharingStep::Own),
         ],
         0..40,
     )
@@ -95,10 +95,14 @@ impl SharedFiles {
         #[cfg(unix)]
         if self.is_owned[file] {
             use std::os::unix::fs::MetadataExt;
-            let found = fs::metadata(self.path(file)).unwrap();
-            assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), OWNER);
+            let found = |path: &Path| {
+                let found = fs::metadata(path).unwrap();
+                (found.uid(), found.gid(), found.mode() & 0o777)
+            };
+            assert_eq!(found(&self.path(file)), OWNER);
         }
-        let (bytes, place) = (fs::read(self.path(file)).unwrap(), &self.files[file]);
+        let place = &self.files[file];
+        let bytes = read_all(&self.path(file)).into_values().collect::<Vec<_>>().concat();
         for (number, text) in self.texts.iter().enumerate() {
             let three = |token: &u32| token.to_le_bytes()[..3].to_vec();
             let part: Vec<_> = text.tokens[4..7].iter().flat_map(three).collect();
@@ -121,7 +125,7 @@ impl SharedFiles {
     fn live(mut self, steps: Vec<SharingStep>) {
         for step in steps {
             self.take(step);
-            if let SharingStep::Exchange(of, file) | SharingStep::Save(of, file) = step {
+            if let SharingStep::Exchange(of, file) = step {
                 self.check(&self.processes[of]);
                 self.check_file(file);
             }
@@ -142,7 +146,7 @@ impl SharedFiles {
     fn live_with_strangers(mut self, steps: Vec<SharingStep>) {
         for step in steps.into_iter().chain([0, 1, 2, 0].map(|of| SharingStep::Exchange(of, 0))) {
             self.take(step);
-            if let SharingStep::Exchange(of, file) | SharingStep::Save(of, file) = step {
+            if let SharingStep::Exchange(of, file) = step {
                 self.check_first(&self.processes[of]);
                 self.check_first(&self.process_of(Some(file)));
             }

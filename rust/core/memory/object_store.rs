@@ -1,0 +1,80 @@
+//! The interface of stores that several processes exchange a request cache through.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use specds_index::{Error, Result};
+
+/// A store of immutable objects and one head, which is replaced only if no other process has replaced
+/// it.
+///
+/// Nothing is locked, and no clocks are compared. Every call may fail at any time, also after it has had its effect.
+pub trait ObjectStore {
+    /// Returns the head, unless its version is `known`.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or denies the call.
+    fn head(&self, known: Option<&str>) -> Result<FoundHead>;
+
+    /// Replaces the head if its version is `before` (`None`: if there is none), and returns the new version. `None`
+    /// if it has another version.
+    ///
+    /// # Errors
+    /// As for [`head`](Self::head).
+    fn replace_head(&self, head: &[u8], before: Option<&str>) -> Result<Option<String>>;
+
+    /// Returns the content of an object; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// As for [`head`](Self::head).
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Writes an object of a new name.
+    ///
+    /// # Errors
+    /// As for [`head`](Self::head).
+    fn put(&self, name: &str, content: &[u8]) -> Result<()>;
+
+    /// Removes an object, if it exists.
+    ///
+    /// # Errors
+    /// As for [`head`](Self::head).
+    fn delete(&self, name: &str) -> Result<()>;
+
+    /// Returns the names of all objects that a call which began after all of their writes must know; newer ones may
+    /// be missing.
+    ///
+    /// # Errors
+    /// As for [`head`](Self::head).
+    fn list(&self) -> Result<Vec<String>>;
+}
+
+/// The result of [`ObjectStore::head`].
+#[derive(Debug)]
+pub enum FoundHead {
+    Missing,
+    /// It has the known version.
+    Unchanged,
+    /// Its content and its version.
+    Changed(Vec<u8>, String),
+}
+
+/// Opens the store at a URL.
+pub type Opener = fn(&str) -> Result<Box<dyn ObjectStore>>;
+
+static OPENER: OnceLock<Opener> = OnceLock::new();
+
+/// Sets what opens the stores at URLs; the first call counts. Without it, request caches are in folders alone.
+pub fn set_opener(opener: Opener) {
+    let _ = OPENER.set(opener);
+}
+
+/// Returns the URL of a store that is not a folder.
+pub(crate) fn as_url(path: &Path) -> Option<&str> {
+    path.to_str().filter(|path| path.contains("://"))
+}
+
+pub(crate) fn open_url(url: &str) -> Result<Box<dyn ObjectStore>> {
+    let missing = || Error::invalid("snapshot", "is a URL: name a folder, or open it in Python");
+    OPENER.get().ok_or_else(missing)?(url)
+}
