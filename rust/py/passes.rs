@@ -9,7 +9,7 @@ use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
 use crate::token_tree::TokenTree;
 
-/// Writes the rows of a forward pass into the buffer that `specds.verify.inputs.Inputs` describes.
+/// Writes the rows of a forward pass into the buffer that `specds.transformers.verify.inputs.Inputs` describes.
 ///
 /// Args:
 ///     numbers: The buffer, int64, shape `(n,)`. Rows beyond those that are passed become padding.
@@ -44,7 +44,7 @@ pub(crate) fn pack_rows(
 
 type Outcome = (Vec<i64>, Vec<i64>, Matrix);
 
-/// Reads the report that `specds.accept.on_device.report` makes of rows of `width` positions.
+/// Reads the report that `specds.transformers.accept.on_device.report` makes of rows of `width` positions.
 ///
 /// Returns:
 ///     For each row: its accepted nodes from root to leaf; their tokens and the one after them; the likeliest

@@ -16,7 +16,7 @@ pub struct PassRow<'a> {
     pub length: i64,
 }
 
-/// Writes rows of `width` positions into `numbers`, in the layout of `specds.verify.inputs.Inputs`: the
+/// Writes rows of `width` positions into `numbers`, in the layout of `specds.transformers.verify.inputs.Inputs`: the
 /// tokens of all rows, their depths and parents, the lengths of the rows, and a bit mask of the attended
 /// positions of each position. Padding attends to itself only. O(numbers).
 ///
@@ -86,7 +86,7 @@ pub struct Outcome<'a> {
     pub predictions: &'a [i64],
 }
 
-/// Parses the report of `specds.accept.on_device.report` for a row of `width` positions.
+/// Parses the report of `specds.transformers.accept.on_device.report` for a row of `width` positions.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `reported` is not such a report.
