@@ -155,10 +155,11 @@ impl Memory {
 
 /// The store at a path, and the folder if it is one.
 fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, Option<Folder>)> {
-    match as_url(path) {
-        Some(url) => Ok((open_url(url)?, None)),
-        None => Ok((Box::new(Folder::at(path)?), Some(Folder::at(path)?))),
+    if let Some(url) = as_url(path) {
+        return Ok((open_url(url)?, None));
     }
+    let folder = Folder::at(path)?;
+    Ok((Box::new(folder.clone()), Some(folder)))
 }
 
 fn missing(path: &Path) -> Error {
@@ -481,8 +482,8 @@ impl<'a> Round<'a> {
             let kept = if has_tombstones { ours } else { &none };
             let (bytes, encoded) = memory.encode(kept, |_, _| true, |_, _| true);
             let has_any = has_tombstones || !encoded.is_empty();
-            // What there is no room for was there, and does not return. A text that a datastore has may: other
-            // processes still have it.
+            // A text that was dropped for its size counts as stored, so that no process writes it again. A text that
+            // the datastore has does not count: processes that have not read the datastore still write it.
             let (covered, contents) = match known {
                 Some(_) => (Vec::new(), encoded),
                 None => (parts.clone(), Contents::union(&filled, is_kept)),

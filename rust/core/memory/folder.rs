@@ -14,6 +14,7 @@ use crate::memory::object_store::{FoundHead, ObjectStore};
 use specds_index::storage::files::{create_owned, hidden, make_owned, resolve, sync_parent};
 use specds_index::{Error, Result};
 
+#[derive(Clone)]
 pub(crate) struct Folder(PathBuf);
 
 const HEAD: &str = "head-";
