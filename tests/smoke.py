@@ -6,6 +6,7 @@ from pathlib import Path
 
 import specds
 import specds.models.resolve
+import specds.papers
 
 assert not {"torch", "transformers", "rich", "typer"} & set(sys.modules), "import must stay light"
 
@@ -15,7 +16,7 @@ with tempfile.TemporaryDirectory() as folder:
     specds.build_from_token_ids(documents, target, vocab_size=100, separator=0)
     datastore = specds.Datastore(target)
     datastore.verify()
-    tree = specds.RestDrafter(datastore).session([1, 5, 6]).draft(4)
+    tree = specds.papers.RestDrafter(datastore).session([1, 5, 6]).draft(4)
     assert tree.token_ids.tolist() == [7, 9, 8, 0], tree.token_ids
     assert tree.parents.tolist() == [-1, -1, 0, 1], tree.parents
 

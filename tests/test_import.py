@@ -9,6 +9,8 @@ import pytest
 from grimp import build_graph
 
 import specds
+import specds.drafters
+import specds.papers
 from specds import _core
 from specds._core import DEFAULTS
 
@@ -39,6 +41,16 @@ def test_import_needs_numpy_alone():
 def test_every_public_name_is_there_and_documented(name):
     value = getattr(specds, name)
     assert name == "__version__" or value.__doc__
+
+
+@pytest.mark.parametrize("package", [specds, specds.drafters])
+def test_drafters_of_papers_are_found_in_their_old_packages_with_a_warning(package):
+    for name in ("AdedDrafter", "HierarchyConfig", "RestConfig"):
+        with pytest.warns(DeprecationWarning, match=f"{name} is a name of specds.papers now"):
+            assert getattr(package, name) is getattr(specds.papers, name)
+        assert name not in package.__all__
+    with pytest.raises(AttributeError, match="no attribute 'NoDrafter'"):
+        getattr(package, "NoDrafter")  # noqa: B009
 
 
 @pytest.mark.parametrize("name", sorted(CORE | MEMBERS))

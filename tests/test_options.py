@@ -13,7 +13,8 @@ import pytest
 import specds
 from specds import BuildOptions
 from specds._core import DEFAULTS, EngineDrafter
-from specds.drafters import AdedConfig, FusedConfig, NGrammysConfig, PromptLookupDrafter, RestConfig
+from specds.drafters import FusedConfig
+from specds.papers import AdedConfig, NGrammysConfig, PromptLookupDrafter, RestConfig
 
 RECORDS = {
     "aded": (AdedConfig, {"across_requests"}),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import specds
+import specds.papers
 from numpy.typing import NDArray
 from specds.corpora import CorpusOptions, open_corpus
 from typing import assert_type
@@ -61,7 +62,7 @@ def write(model: Any, tokenizer: Any) -> str:
     assert_type(output.stats.tokens_per_s, float)
     assert_type(output.stats.num_accepted_tokens, int)
     specds.warm_up(model)
-    return specds.Chat(model, tokenizer, specds.PromptLookupDrafter()).send("Hello")
+    return specds.Chat(model, tokenizer, specds.papers.PromptLookupDrafter()).send("Hello")
 
 
 def serve() -> dict[str, int]:

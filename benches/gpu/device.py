@@ -15,7 +15,8 @@ import transformers
 
 from gpu.figure import Figure, seconds_of
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
-from specds import PromptLookupDrafter, generate
+from specds import generate
+from specds.papers import PromptLookupDrafter
 from specds.transformers.accept.draws import Noise
 from specds.transformers.kernels import operations
 from specds.transformers.verify.recordings import CudaRecording

@@ -17,7 +17,7 @@ import torch
 
 from gpu.figure import Figure
 from gpu.shapes import random_model
-from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
+from specds import Datastore, FusedConfig, FusedDrafter
 from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
 from specds.bench.generation.target import (
@@ -32,6 +32,7 @@ from specds.bench.generation.target import (
 from specds.bench.harness import ReportRow, tokenizer_of
 from specds.bench.transcripts import read_files
 from specds.drafters import Drafter
+from specds.papers import PromptLookupDrafter
 from specds.transformers.verify.inputs import Inputs
 from specds.transformers.verify.packed import PackedRunner
 from specds.transformers.verify.support import require_support

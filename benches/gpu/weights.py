@@ -22,7 +22,7 @@ import specds
 from gpu.figure import Figure
 from real.kinds import encode, kinds, messages
 from real.models import MODELS, folder_of
-from specds import FusedDrafter, PromptLookupDrafter
+from specds import FusedDrafter
 from specds.bench.generation.measure import GenerationCell, Plan, measure
 from specds.bench.generation.target import (
     BenchTarget,
@@ -31,6 +31,7 @@ from specds.bench.generation.target import (
     drafter_way,
     synchronize,
 )
+from specds.papers import PromptLookupDrafter
 
 # Mean over the kinds, relative to compiled `generate`.
 LEAST_SPEED = 1.5

@@ -25,19 +25,7 @@ from specds.models import html
 
 if TYPE_CHECKING:
     from specds.corpora import CorpusError
-    from specds.drafters import (
-        AdedConfig,
-        AdedDrafter,
-        Drafter,
-        FusedConfig,
-        FusedDrafter,
-        NGrammysConfig,
-        NGrammysDrafter,
-        PromptLookupDrafter,
-        RestConfig,
-        RestDrafter,
-        Session,
-    )
+    from specds.drafters import Drafter, FusedConfig, FusedDrafter, Session
     from specds.generation import Chat, GenerationOutput, UnsupportedRequestError, generate
     from specds.generation.runner import UnsupportedModelError
     from specds.generation.stats import GenerationStats
@@ -50,12 +38,9 @@ if TYPE_CHECKING:
         default_datastore,
     )
     from specds.models.gguf_model import GgufModel, load_gguf
-    from specds.papers import HierarchyConfig, HierarchyDrafter
     from specds.transformers.acceleration import accelerate, undo
 
 __all__ = [
-    "AdedConfig",
-    "AdedDrafter",
     "BuildOptions",
     "BuildReport",
     "Chat",
@@ -69,15 +54,8 @@ __all__ = [
     "GenerationOutput",
     "GenerationStats",
     "GgufModel",
-    "HierarchyConfig",
-    "HierarchyDrafter",
     "InternalError",
     "Memory",
-    "NGrammysConfig",
-    "NGrammysDrafter",
-    "PromptLookupDrafter",
-    "RestConfig",
-    "RestDrafter",
     "Session",
     "TokenTree",
     "UnsupportedModelError",
@@ -95,8 +73,7 @@ __all__ = [
 
 _HOMES = (
     *("corpora", "indexing", "drafters", "models.gguf_model", "generation.stats"),
-    *("generation", "generation.runner", "generation.warmup", "papers"),
-    "transformers.acceleration",
+    *("generation", "generation.runner", "generation.warmup", "transformers.acceleration"),
 )
 __getattr__ = lazy(__name__, *_HOMES)
 

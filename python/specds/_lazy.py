@@ -1,6 +1,7 @@
 """Lazy imports of the names of a package, so that commands start quickly."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -25,6 +26,13 @@ EXTRAS = {
     "specds_demo": "demo",
 }
 """The extra of this package that brings another one."""
+
+
+_OF_PAPERS = (
+    *("AdedConfig", "AdedDrafter", "HierarchyConfig", "HierarchyDrafter", "NGrammysConfig"),
+    *("NGrammysDrafter", "PromptLookupDrafter", "RestConfig", "RestDrafter"),
+)
+"""Names of `specds.papers` that were exported by other packages, and still are with a warning."""
 
 
 def advice(package: str) -> str:
@@ -56,7 +64,10 @@ def imported(module: str) -> Any:
 
 
 def lazy(package: str, *homes: str) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`, which imports the names of `__all__` from our modules."""
+    """Return a package's `__getattr__`, which imports the names of `__all__` from our modules.
+
+    Drafters of papers are found too, with a warning.
+    """
 
     def find(name: str) -> Any:
         if name in sys.modules[package].__all__:
@@ -65,6 +76,11 @@ def lazy(package: str, *homes: str) -> Callable[[str], Any]:
                 if value is not None:
                     setattr(sys.modules[package], name, value)
                     return value
+        if name in _OF_PAPERS:
+            papers = imported("specds.papers")
+            message = f"{name} is a name of specds.papers now: import it from there"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(papers, name)
         raise AttributeError(f"module '{package}' has no attribute {name!r}")
 
     return find

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from baselines import baselines
 from models import Drafter, random_tree
 from replays import build_tiny, code_answers, transcript
-from specds import FusedDrafter, RestDrafter
+from specds import FusedDrafter
 from specds.bench.acceptance.measure import replay, replay_all, suggestion
 from specds.bench.acceptance.report import figures
 from specds.bench.drafters import EXTERNAL_DRAFTERS
 from specds.bench.plot import Bar, bar_chart
 from specds.drafters import Memory, TokenTree
+from specds.papers import RestDrafter
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=20)

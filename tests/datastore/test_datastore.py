@@ -64,7 +64,8 @@ def test_batches_and_products_end_in_a_forked_process(tmp_path, first):
     script = """
 import os, sys
 import numpy as np
-from specds import Datastore, RestDrafter
+from specds import Datastore
+from specds.papers import RestDrafter
 from specds._core import linear_product
 from specds.indexing import DatastoreBuilder
 from specds.drafters import draft_batch

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from datastores import build
 from reference import paths
 from reference_datastore import SMALL, Scan, corpora
-from specds.drafters import SOURCES, RestConfig, RestDrafter
+from specds.drafters import SOURCES
+from specds.papers import RestConfig, RestDrafter
 
 VOCAB = 4
 TEXT = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)

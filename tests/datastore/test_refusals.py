@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 
 from datastores import build
-from specds import AdedDrafter, EngineDrafter, FusedConfig, NGrammysDrafter, PromptLookupDrafter
-from specds.drafters import (
+from specds import EngineDrafter, FusedConfig
+from specds.drafters import FusedDrafter, Memory, ModelTables, TokenTree, Trigrams, draft_batch
+from specds.papers import (
     AdedConfig,
-    FusedDrafter,
-    Memory,
-    ModelTables,
+    AdedDrafter,
     NGrammysConfig,
+    NGrammysDrafter,
+    PromptLookupDrafter,
     RestConfig,
     RestDrafter,
-    TokenTree,
-    Trigrams,
-    draft_batch,
 )
 
 NAN = float("nan")

@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 import reference_aded
 from datastores import build
-from specds import AdedDrafter
 from specds._core import aded_session
 from specds.drafters import (
     SOURCES,
     AdaptiveTrigrams,
-    AdedConfig,
     DrafterInputs,
     Trigrams,
     make_drafter,
     maker_of,
 )
+from specds.papers import AdedConfig, AdedDrafter
 
 tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)

@@ -9,8 +9,8 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 import reference_n_grammys as reference
 from models import decodes_alike, tiny_model
 from reference import paths
-from specds import NGrammysDrafter, PromptLookupDrafter
-from specds.drafters import SOURCES, DrafterInputs, ModelTables, NGrammysConfig, make_drafter
+from specds.drafters import SOURCES, DrafterInputs, ModelTables, make_drafter
+from specds.papers import NGrammysConfig, NGrammysDrafter, PromptLookupDrafter
 from specds.transformers.verify.path_rows import PathRows
 
 STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]

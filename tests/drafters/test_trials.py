@@ -8,22 +8,16 @@ from hypothesis import strategies as st
 from datastores import build
 from reference import shown
 from reference_datastore import SMALL, corpora
-from specds import (
+from specds import FusedConfig, FusedDrafter
+from specds.drafters import SOURCES, Memory, ModelTables, Session
+from specds.papers import (
+    AdedConfig,
     AdedDrafter,
-    FusedConfig,
-    FusedDrafter,
+    NGrammysConfig,
     NGrammysDrafter,
     PromptLookupDrafter,
-    RestDrafter,
-)
-from specds.drafters import (
-    SOURCES,
-    AdedConfig,
-    Memory,
-    ModelTables,
-    NGrammysConfig,
     RestConfig,
-    Session,
+    RestDrafter,
 )
 
 TOKENS = st.lists(st.integers(0, 3), max_size=7)

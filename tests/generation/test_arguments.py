@@ -10,9 +10,10 @@ from transformers import GenerationConfig
 
 import models
 from models import _MIXED, GREEDY, SHAPE, Drafter, build, decodes_alike, prompt, random_drafter
-from specds import Chat, FusedDrafter, RestDrafter, build_datastore
+from specds import Chat, FusedDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
 from specds.models.tokenization import TokenizerError
+from specds.papers import RestDrafter
 from specds.transformers.arguments import require_request
 
 HEALING = "token_healing cannot be used: pass `model.heal_tokens"

@@ -8,13 +8,14 @@ import torch
 from transformers import GenerationConfig
 
 from models import FAMILIES, GREEDY, HYBRIDS, build, random_drafter, widths
-from specds import Chat, FusedDrafter, HierarchyDrafter, generate
+from specds import Chat, FusedDrafter, generate
 from specds._core import Memory
 from specds.constraints.of_llguidance import grammar_source, matcher_of
 from specds.constraints.processor import add_grammar
 from specds.models.load import load_model
 from specds.models.tokenization import vocab_size
 from specds.models.tool_calls import example_tokens
+from specds.papers import HierarchyDrafter
 
 SAID = ["def add(a, b):", "def sub(a, b):", "import os, sys"]
 

@@ -29,10 +29,11 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds import FusedDrafter, HierarchyDrafter, accelerate
+from specds import FusedDrafter, accelerate
 from specds._core import TokenTree
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.runner import UnsupportedModelError
+from specds.papers import HierarchyDrafter
 from specds.transformers.verify.cache import CACHE_NAME
 from specds.transformers.verify.chain import ChainRunner, restored
 from specds.transformers.verify.generic import Runner

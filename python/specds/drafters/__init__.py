@@ -1,6 +1,6 @@
 """Drafters: each opens a session for a request, which drafts token trees.
 
-`session` defines their interface, `registry` their names; each other file has one drafter.
+`session` defines their interface, `registry` their names; `papers` has those for comparison.
 """
 
 from specds._core import (
@@ -14,10 +14,8 @@ from specds._core import (
     Trigrams,
     draft_batch,
 )
-from specds.drafters.aded import AdedConfig, AdedDrafter
+from specds._lazy import lazy
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
-from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
-from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.registry import (
     KINDS,
     DrafterInputs,
@@ -26,15 +24,12 @@ from specds.drafters.registry import (
     maker_of,
     require_inputs,
 )
-from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import Drafter, Proposal, RequestRules
 
 __all__ = [
     "KINDS",
     "SOURCES",
     "AdaptiveTrigrams",
-    "AdedConfig",
-    "AdedDrafter",
     "DraftSession",
     "Drafter",
     "DrafterInputs",
@@ -44,13 +39,8 @@ __all__ = [
     "FusedDrafter",
     "Memory",
     "ModelTables",
-    "NGrammysConfig",
-    "NGrammysDrafter",
-    "PromptLookupDrafter",
     "Proposal",
     "RequestRules",
-    "RestConfig",
-    "RestDrafter",
     "Session",
     "TokenTree",
     "Trigrams",
@@ -59,3 +49,5 @@ __all__ = [
     "maker_of",
     "require_inputs",
 ]
+
+__getattr__ = lazy(__name__)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 from specds._core import Datastore, ModelTables, Trigrams
-from specds.drafters.aded import AdedConfig, AdedDrafter
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
-from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
-from specds.drafters.prompt_lookup import PromptLookupDrafter
-from specds.drafters.rest import RestConfig, RestDrafter
+from specds.drafters.papers.aded import AdedConfig, AdedDrafter
+from specds.drafters.papers.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
+from specds.drafters.papers.prompt_lookup import PromptLookupDrafter
+from specds.drafters.papers.rest import RestConfig, RestDrafter
 from specds.drafters.session import Drafter, tables_of
 from specds.models.tokenization import Tokenizer, vocab_size
 

@@ -1,6 +1,6 @@
-"""Methods of papers, for comparison: hierarchies of models, and N-Grammys' verification.
+"""Methods of papers, for comparison: REST, ADED, N-Grammys, prompt lookup, hierarchies of models.
 
-This module registers the drafter's name, which needs no torch.
+This module registers the name `hierarchy`, which needs no torch.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
 from specds.drafters import KINDS, Drafter, DrafterInputs
+from specds.drafters.papers.aded import AdedConfig, AdedDrafter
+from specds.drafters.papers.n_grammys import NGrammysConfig, NGrammysDrafter
+from specds.drafters.papers.prompt_lookup import PromptLookupDrafter
+from specds.drafters.papers.rest import RestConfig, RestDrafter
 from specds.drafters.registry import DrafterKind
 from specds.transformers.hierarchy.config import ABLATIONS, Ablation, HierarchyConfig
 
@@ -17,7 +21,20 @@ if TYPE_CHECKING:
     from specds.transformers.hierarchy.drafter import HierarchyDrafter, HierarchySession
     from specds.transformers.verify.path_rows import PathRows
 
-__all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchySession", "PathRows"]
+__all__ = [
+    "ABLATIONS",
+    "AdedConfig",
+    "AdedDrafter",
+    "HierarchyConfig",
+    "HierarchyDrafter",
+    "HierarchySession",
+    "NGrammysConfig",
+    "NGrammysDrafter",
+    "PathRows",
+    "PromptLookupDrafter",
+    "RestConfig",
+    "RestDrafter",
+]
 
 __getattr__ = lazy(__name__, "transformers.hierarchy.drafter", "transformers.verify.path_rows")
 

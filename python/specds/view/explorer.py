@@ -9,10 +9,11 @@ from typing import Any
 from specds._core import Datastore
 from specds.bench.acceptance.measure import follow
 from specds.bench.transcripts import Transcript
-from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
+from specds.drafters import Drafter, FusedConfig, FusedDrafter
 from specds.models.healing import Spellings, completions
 from specds.models.render import known_from, text_after, tree_in_words
 from specds.models.tokenization import Tokenizer
+from specds.papers import RestDrafter
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048

@@ -12,11 +12,12 @@ import numpy as np
 
 from specds._core import Datastore
 from specds._lazy import imported
-from specds.drafters import Drafter, PromptLookupDrafter
+from specds.drafters import Drafter
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arrays import ArrayTarget
 from specds.generation.stats import GenerationStats
 from specds.generation.target import target_of
+from specds.papers import PromptLookupDrafter
 
 if TYPE_CHECKING:
     import torch

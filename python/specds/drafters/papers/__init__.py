@@ -1,0 +1,1 @@
+"""Drafters of four papers, for comparison; `specds.papers` exports them."""
