@@ -151,9 +151,6 @@ bench-against: dev ## this version and a commit in turn; COMMIT=9e3915c ARGS="--
 bench-experts: dev ## passes of k tokens over a layer of experts of a real width; ARGS="gpt-oss-20b --mix Q8_0"
 	$(BENCH_WITH_HELPERS) benches/expert_passes.py $(ARGS)
 
-bench-acceptance: dev $(VENV)-baselines/installed ## drafters and published baselines over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused"
-	$(BENCH) -m baselines --baselines-python $(VENV)-baselines/bin/python $(ARGS)
-
 bench-head: dev ## recorded drafts of a trained head alone, retrieval alone, and both in one tree; ARGS="combined_gsm8k.jsonl ..."
 	$(BENCH) benches/recorded_head.py $(ARGS)
 
@@ -191,12 +188,6 @@ bench-serve: dev $(VENV)-xllamacpp/installed ## CPU seconds of `specds serve` an
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	$(BENCH_WITH_HELPERS) -m gpu $(ARGS)
 
-$(VENV)-baselines/installed: benches/requirements-baselines.txt
-	test -x $(VENV)-baselines/bin/python || $(PYTHON) -m venv $(VENV)-baselines
-	-grep -v '^#' $< | xargs -n 1 $(VENV)-baselines/bin/pip install --disable-pip-version-check --quiet
-	-$(VENV)-baselines/bin/pip install --disable-pip-version-check --quiet --no-deps sglang==0.5.23
-	touch $@
-
 tables: dev ## tables of acceptance in the documentation from docs/figures; ARGS="--keep ROWS.json --conditions TEXT"
 	$(BIN)/python benches/tables.py $(ARGS)
 
@@ -231,4 +222,4 @@ train-demo: dev
 	$(BIN)/python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-baselines $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete
+	rm -rf $(VENV) $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete

@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines import baselines
 from models import Drafter, random_tree
 from replays import build_tiny, code_answers, transcript
 from specds import FusedDrafter
 from specds.bench.acceptance.measure import replay, replay_all, suggestion
 from specds.bench.acceptance.report import figures
-from specds.bench.drafters import EXTERNAL_DRAFTERS
 from specds.bench.plot import Bar, bar_chart
-from specds.drafters import Memory, TokenTree
+from specds.drafters import DrafterInputs, Memory, TokenTree, maker_of
 from specds.papers import RestDrafter
 
 tokens = st.integers(0, 3)
@@ -147,8 +145,8 @@ def recorded(num_right, length=4):
 
 @pytest.mark.parametrize(("num_right", "expected"), [(0, 1), (1, 2), (4, 5)])
 def test_recorded_drafter_alone_has_the_recorded_acceptance(num_right, expected):
-    with EXTERNAL_DRAFTERS["suggested"].open(None, []) as new:
-        trace = replay_all(new, 4, [recorded(num_right)])["a"]
+    new = maker_of("suggested", DrafterInputs())
+    trace = replay_all(new, 4, [recorded(num_right)])["a"]
     assert trace.stats.mean_acceptance_length == expected
     assert suggestion(recorded(2), 3) == [8, 9, 9, 10]
 
@@ -185,10 +183,7 @@ def files(tmp_path_factory, demo_tokenizer):
 
 
 @pytest.fixture
-def replay_command(run, monkeypatch):
-    """Run the acceptance benchmark with the baselines registered."""
-    for name, baseline in baselines(None).items():
-        monkeypatch.setitem(EXTERNAL_DRAFTERS, name, baseline)
+def replay_command(run):
     return partial(run, "bench", "acceptance")
 
 
@@ -242,7 +237,7 @@ def test_command_prints_a_row_for_each_cell(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", f"{files}/code.specds,{files}/large.specds"),
-        *("--drafter", "fused,rest,transformers-prompt-lookup,draftretriever"),
+        *("--drafter", "fused,rest,prompt-lookup"),
         *("--max-nodes", "4,8", "--no-warm-memory", "--json"),
     )
     report = json.loads(out)
@@ -253,14 +248,12 @@ def test_command_prints_a_row_for_each_cell(replay_command, files):
     rows = report["rows"]
     totals = (row for row in rows if row["transcripts"] == "all")
     cells = [(row["drafter"], row["datastore"], row["max_nodes"]) for row in totals]
-    # Prompt lookup takes no datastore; draftretriever is absent from each.
-    assert len(set(cells)) == len(cells) == 2 * (2 + 2 + 1 + 2)
-    assert len(rows) == 3 * 2 * (2 + 2 + 1) + 2 * 2
-    assert {r["status"] for r in rows if r["drafter"] == "draftretriever"} == {"absent"}
+    # Prompt lookup takes no datastore.
+    assert len(set(cells)) == len(cells) == 2 * (2 + 2 + 1)
+    assert len(rows) == 3 * 2 * (2 + 2 + 1)
     for row in rows:
         assert row.keys() == rows[0].keys()
-        if row["status"] == "ok":
-            assert row["num_drafts"] + row["num_accepted_tokens"] == row["num_emitted_tokens"]
+        assert row["num_drafts"] + row["num_accepted_tokens"] == row["num_emitted_tokens"]
     groups = [row["transcripts"] for row in rows]
     assert groups == sorted(groups, key=lambda name: (name == "all", name))
 
@@ -269,7 +262,7 @@ def test_table_shows_tokens_per_pass_first(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl"),
         *("--datastore", files / "code.specds", "--datastore", files / "large.specds"),
-        *("--drafter", "rest,draftretriever", "--max-nodes", "4"),
+        *("--drafter", "rest", "--max-nodes", "4"),
     )
     assert code == 0
     heading, *rows = [line.split() for line in out.splitlines() if line.strip()][1:]
@@ -278,5 +271,4 @@ def test_table_shows_tokens_per_pass_first(replay_command, files):
     for name in ("rest, code.specds", "rest, large.specds"):
         assert found[name][1] == "4"
         assert float(found[name][2]) > 1
-    assert found["draftretriever, code.specds"] == ["absent"]
     assert "in file order" in out

@@ -1,13 +1,11 @@
-"""Drafters of a benchmark by name: those of this package, and external ones."""
+"""Drafters of a benchmark by name."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import specds.papers  # noqa: F401  (enters `hierarchy` among the names of drafters)
 from specds._core import Datastore
-from specds.bench.transcripts import Transcript
 from specds.drafters import (
     Drafter,
     DrafterInputs,
@@ -25,86 +23,49 @@ Make = Callable[[], Drafter]
 class BenchDrafter:
     """Drafter of a benchmark, with its datastore if it takes one.
 
-    `open` starts it and yields a function that makes drafters. It raises `DrafterError`.
+    `load` loads what its drafters share, and returns a function that makes one.
     """
 
     name: str
     datastore: Datastore | None
-    open: Callable[[], AbstractContextManager[Make]]
-
-
-class DrafterError(RuntimeError):
-    """A drafter failed; the message says why."""
-
-    status = "failed"
-
-
-@dataclass(frozen=True)
-class ExternalDrafter:
-    """Drafter from outside this package, such as a published baseline.
-
-    Attributes:
-        takes_datastore: Whether it indexes the text of a datastore.
-        open: Starts it with its datastore and checks its drafts on some of the requests, then
-            yields a function that makes drafters. It raises `DrafterError`.
-    """
-
-    takes_datastore: bool
-    open: Callable[[Datastore | None, Sequence[Transcript]], AbstractContextManager[Make]]
-
-
-EXTERNAL_DRAFTERS: dict[str, ExternalDrafter] = {}
-"""External drafters: `bench.acceptance` registers `suggested`, `benches/baselines` the rest."""
-
-
-def drafter_of(name: str) -> ExternalDrafter | DrafterName:
-    return EXTERNAL_DRAFTERS.get(name) or DrafterName.parse(name)
+    load: Callable[[], Make]
 
 
 def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
     """Raise unless every drafter exists and has its inputs, before anything is loaded."""
     for name in names:
-        drafter = drafter_of(name)
-        if isinstance(drafter, DrafterName):
-            require_inputs(drafter, datastore=datastore, model=model)
-        elif drafter.takes_datastore and not datastore:
-            raise ValueError(f"drafter `{name}` needs a datastore: pass one with --datastore")
+        require_inputs(DrafterName.parse(name), datastore=datastore, model=model)
 
 
 def needs_model(names: Sequence[str]) -> bool:
     """Return whether any of the drafters is made of the target's weights."""
-    return any(getattr(drafter_of(name), "needs_model", False) for name in names)
+    return any(DrafterName.parse(name).needs_model for name in names)
 
 
 def drafters_of(
     names: Sequence[str],
     datastores: Sequence[Datastore],
     own: DrafterInputs,
-    requests: Sequence[Transcript] = (),
     memory_tokens: int = 0,
 ) -> list[BenchDrafter]:
     """Combine each name with each datastore; a drafter that takes none appears once.
 
-    External drafters are checked on some of the `requests`. A new drafter with a memory starts with
-    `memory_tokens` of its datastore in it.
+    A new drafter with a memory starts with `memory_tokens` of its datastore in it.
     """
     found = []
     for name in names:
-        drafter = drafter_of(name)
+        drafter = DrafterName.parse(name)
         # Some drafters can use a datastore without requiring one.
         taken = datastores if drafter.takes_datastore and datastores else [None]
         for datastore in taken:
-            start: Callable[[], AbstractContextManager[Make]]
-            if isinstance(drafter, ExternalDrafter):
-                start = partial(drafter.open, datastore, requests)
-            else:
-                start = partial(_open, drafter, replace(own, datastore=datastore), memory_tokens)
-            found.append(BenchDrafter(name, datastore, start))
+            inputs = replace(own, datastore=datastore)
+            found.append(
+                BenchDrafter(name, datastore, partial(_load, drafter, inputs, memory_tokens))
+            )
     return found
 
 
-@contextmanager
-def _open(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Iterator[Make]:
+def _load(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Make:
     make = maker_of(name, inputs)
 
     def remembering() -> Drafter:
@@ -113,7 +74,7 @@ def _open(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Itera
             _remember(drafter, memory_tokens)
         return drafter
 
-    yield remembering
+    return remembering
 
 
 def _remember(drafter: FusedDrafter, num_tokens: int) -> None:

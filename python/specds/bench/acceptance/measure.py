@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import repeat
@@ -18,9 +17,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from specds._core import DraftSession, Session, TokenTree
-from specds.bench.drafters import EXTERNAL_DRAFTERS, BenchDrafter, DrafterError, ExternalDrafter
+from specds.bench.drafters import BenchDrafter
 from specds.bench.transcripts import ALL, Transcript
-from specds.drafters import Drafter, FusedDrafter
+from specds.drafters import KINDS, Drafter, FusedDrafter
+from specds.drafters.registry import DrafterKind
 from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
 from specds.generation.stats import GenerationStats
@@ -61,7 +61,7 @@ def follow(
                     session.suggest(suggestion(transcript, position))
                 start = perf_counter_ns()
                 tree = _draft(session, max_nodes, max_depth, shape)
-                draft_ns = _elapsed(session, start)
+                draft_ns = perf_counter_ns() - start
                 tree = tree.limited(max_nodes, max_depth)
             path = tree.follow(truth[position : position + len(tree)])
             emitted = truth[position : position + len(path) + 1]
@@ -69,7 +69,7 @@ def follow(
             yield replayed
             start = perf_counter_ns()
             session.observe(emitted)
-            replayed.observe_ns = _elapsed(session, start)
+            replayed.observe_ns = perf_counter_ns() - start
             position += len(emitted)
     finally:
         session.finish()
@@ -80,13 +80,6 @@ def _draft(session: Session, max_nodes: int, max_depth: int, shape: DraftShape) 
         return session.draft(max_nodes, max_depth, is_chain=shape == "chain")
     tree = session.draft(max_nodes, max_depth)
     return tree.best_chain() if shape == "chain" else tree
-
-
-def _elapsed(session: Session, start: int) -> int:
-    """Return the time of the last call, by the session's own clock if it has one."""
-    elapsed = perf_counter_ns() - start
-    own: int | None = getattr(session, "elapsed_ns", None)
-    return elapsed if own is None else own
 
 
 def suggestion(transcript: Transcript, position: int) -> list[int]:
@@ -129,9 +122,7 @@ class _SuggestedSession(Session):
         pass
 
 
-EXTERNAL_DRAFTERS["suggested"] = ExternalDrafter(
-    False, open=lambda *_: nullcontext(SuggestedDrafter)
-)
+KINDS["suggested"] = DrafterKind(lambda _: SuggestedDrafter)
 
 
 TARGET = "target"
@@ -209,16 +200,11 @@ def replay(
 
 @dataclass(frozen=True)
 class ReplayCell:
-    """One drafter with one number of nodes: its traces by file of transcripts, and over all files.
-
-    Where the drafter failed there are none; status and reason are those of the `DrafterError`.
-    """
+    """One drafter with one number of nodes: its traces by file of transcripts, and of all files."""
 
     drafter: BenchDrafter
     max_nodes: int
-    traces: dict[str, Trace] = field(default_factory=dict)
-    status: str = "ok"
-    reason: str | None = None
+    traces: dict[str, Trace]
 
 
 def measure(
@@ -235,19 +221,14 @@ def measure(
     `progress` receives the drafter's name before each request.
     """
     for drafter in drafters:
-        left = list(limits)
-        try:
-            with drafter.open() as make:
-                while left:
-                    drafter_of = repeat(make()).__next__ if warm_memory else make
-                    count = partial(progress, drafter.name)
-                    traces = replay_all(drafter_of, left[0], transcripts, count, shape)
-                    if len(traces) > 1:
-                        traces[ALL] = together(traces.values())
-                    yield ReplayCell(drafter, left.pop(0), traces)
-        except DrafterError as error:
-            for max_nodes in left:
-                yield ReplayCell(drafter, max_nodes, status=error.status, reason=str(error))
+        make = drafter.load()
+        for max_nodes in limits:
+            drafter_of = repeat(make()).__next__ if warm_memory else make
+            count = partial(progress, drafter.name)
+            traces = replay_all(drafter_of, max_nodes, transcripts, count, shape)
+            if len(traces) > 1:
+                traces[ALL] = together(traces.values())
+            yield ReplayCell(drafter, max_nodes, traces)
 
 
 def replay_all(

@@ -1,7 +1,4 @@
-"""Figures of a replay: one row per file of transcripts, drafter, datastore and draft size.
-
-A baseline that is absent, rejected or failed has one row, for ``all``, with null figures.
-"""
+"""Figures of a replay: one row per file of transcripts, drafter, datastore and draft size."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +9,6 @@ from rich.table import Table
 
 from specds.bench.acceptance.measure import ReplayCell, Trace
 from specds.bench.harness import BenchReport, Columns, ReportRow, label, table
-from specds.bench.transcripts import ALL
 
 
 def sentence(document: BenchReport) -> str:
@@ -27,23 +23,20 @@ def sentence(document: BenchReport) -> str:
 
 def rows_of(cell: ReplayCell) -> list[ReportRow]:
     """Return the rows of a cell, one per set of transcripts."""
-    traces: dict[str, Trace | None] = dict(cell.traces) or {ALL: None}
     datastore = cell.drafter.datastore
     about = {
         "drafter": cell.drafter.name,
         "datastore": None if datastore is None else str(datastore.path),
         "datastore_tokens": None if datastore is None else datastore.num_tokens,
         "max_nodes": cell.max_nodes,
-        "status": cell.status,
-        "reason": cell.reason,
+        "status": "ok",
+        "reason": None,
     }
-    return [{"transcripts": group, **about, **figures(trace)} for group, trace in traces.items()]
+    traces = cell.traces.items()
+    return [{"transcripts": group, **about, **figures(trace)} for group, trace in traces]
 
 
-def figures(trace: Trace | None) -> ReportRow:
-    """Return the figures of a trace, all null without one."""
-    if trace is None:
-        return dict.fromkeys(figures(Trace()))
+def figures(trace: Trace) -> ReportRow:
     stats = trace.stats
     drafts, reached = max(stats.num_drafts, 1), stats.num_accepted_tokens_per_pos
     expected = float(np.sum(trace.expected))

@@ -31,7 +31,7 @@ def run_acceptance(
     requests = read_files(options.transcripts, tokenizer, options.limit)
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer)
-    drafters = drafters_of(options.drafters, datastores, own, requests, options.memory_tokens)
+    drafters = drafters_of(options.drafters, datastores, own, options.memory_tokens)
     total = len(drafters) * len(options.max_nodes) * len(requests)
     cells = measure(
         drafters,

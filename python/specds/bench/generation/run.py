@@ -60,7 +60,7 @@ def run_generate(options: GenerateOptions, progress: OnProgress = lambda *_: Non
         baselines = _usual_baselines(target) if options.baselines is None else options.baselines
         ways = [baseline_way(name, target) for name in baselines]
         for drafter in drafters:
-            make = stack.enter_context(drafter.open())
+            make = drafter.load()
             ways += [
                 drafter_way(drafter.name, target, make, max_nodes, drafter.datastore)
                 for max_nodes in options.max_nodes
