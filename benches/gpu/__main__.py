@@ -54,10 +54,8 @@ SHARES = {
 PARTS = {
     **dict.fromkeys(("machine", "kernel", "noise", "texts", "beside", "refused"), "device"),
     **dict.fromkeys(("curve", "curve-of-second"), "curve"),
-    "launches": "launches",
     "answers": "forced",
     **dict.fromkeys(("real", "invariant"), "weights"),
-    "hybrid": "recurrent",
     "tests": "__main__",
 }
 """The module of each part, where it is `figures` or the function of its name."""

@@ -5,6 +5,7 @@ from types import MethodType
 import pytest
 import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.llama import modeling_llama
 
 from models import (
@@ -178,3 +179,42 @@ def test_cache_grown_in_inference_mode_can_be_written_outside():
             runner.verify_rows([5], [TREE])
         runner.commit_rows([[1, 4]])
     assert not any(block.is_inference() for block in runner.cache._blocks)
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations, which launch a kernel each unless they only make a view."""
+
+    count = 0
+    free = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::detach")
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not (operation.is_view or operation.name().startswith(self.free))
+        return operation(*args, **(kwargs or {}))
+
+
+def num_launches(config_class, num_layers):
+    """Return the launches of a pass over two tokens."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 16, "vocab_size": 1000}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": num_layers}
+    runner = PackedRunner(
+        build(config_class, {**sizes, **heads}), prompt_length=20, max_length=512, max_nodes=2
+    )
+    runner.prefill_rows([torch.arange(20)[None]])
+    buffers, end = runner._filled([0], [TokenTree([0], [-1])])
+    numbers = buffers.inputs.numbers.clone()
+    for launches in (Launches(), Launches()):  # the first pass fills caches
+        with launches:
+            buffers.inputs.numbers.copy_(numbers)
+            runner._pass(buffers.inputs, end)
+    runner.close()
+    return launches.count
+
+
+@pytest.mark.parametrize("config_class", ["LlamaConfig", "Qwen3Config", "Gemma3TextConfig"])
+@torch.no_grad()
+def test_a_layer_has_nine_launches_and_a_pass_at_most_twelve_others(config_class):
+    with interpreted():
+        one, two = (num_launches(config_class, num_layers) for num_layers in (1, 2))
+    assert two - one == 9
+    assert one - 9 <= 12
+    assert num_launches(config_class, 1) > 30  # a control: transformers' own layer
