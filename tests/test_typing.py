@@ -80,6 +80,7 @@ specds.Datastore("a").lookup([5], max_match="b")
 specds.Datastore("a").no_such
 specds.FusedDrafter(3)
 specds.generate(None, max_nodes="much")
+specds.accelerate(None, max_nodes="much")
 specds.build_datastore(5, None, "a")
 """
 
@@ -96,4 +97,4 @@ def test_program_of_a_user_is_checked_by_mypy(tmp_path, monkeypatch):
         out, err, _ = api.run([*options, "--cache-dir", "cache", name])
         told = [line.split(":") for line in (out + err).splitlines()]
         lines[name] = {line[1] for line in told if line[0] == name}
-    assert lines == {"right.py": set(), "wrong.py": {"3", "4", "5", "6", "7"}}
+    assert lines == {"right.py": set(), "wrong.py": {"3", "4", "5", "6", "7", "8"}}

@@ -43,11 +43,9 @@ _SETTINGS = _SAMPLING | _PROCESSING | _LENGTHS | _OUTPUTS | _OTHERS
 # What a single prompt and a text without beams leave unused.
 _UNUSED = {"attention_mask", "bos_token_id", "use_cache"}
 # The arguments of `specds.generate` that are not settings.
-_ARGUMENTS = {
-    *("cache", "check_model", "drafter", "grammar", "input_ids", "logits_processor", "max_nodes"),
-    *("on_prefill", "on_step", "past_key_values", "return_dict_in_generate", "seed", "session"),
-    *("shape_invariant", "stop_strings", "stopping_criteria", "stream_interval", "streamer"),
-    *("synchronize_timings", "tokenizer", "verification"),
+_ARGUMENTS = {each.name for each in fields(Options)} - {"on_unsupported"} | {
+    *("cache", "input_ids", "logits_processor", "past_key_values", "return_dict_in_generate"),
+    *("seed", "stop_strings", "stopping_criteria", "streamer", "tokenizer"),
 }
 _OF_TRANSFORMERS = {
     "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from specds._core import Datastore, Session
 from specds.drafters.fused import FusedDrafter
@@ -24,9 +24,22 @@ class UnsupportedRequestError(ValueError):
     """A request has an argument that drafts cannot serve; the message names it."""
 
 
+class DraftOptions(TypedDict, total=False):
+    """The options that `specds.generate`, which documents them, and `accelerate` have."""
+
+    max_nodes: int | Literal["auto"]
+    verification: Verification
+    check_model: bool
+    synchronize_timings: bool
+    stream_interval: int | None
+    shape_invariant: bool
+    on_step: Callable[[Step], object] | None
+    grammar: Any
+
+
 @dataclass(frozen=True)
 class Options:
-    """The options of a request; see `specds.generate` and `accelerate`."""
+    """The options of a request, with their defaults."""
 
     drafter: Drafter
     max_nodes: int | Literal["auto"] = "auto"

@@ -8,17 +8,16 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import Any, Literal, final
+from typing import Any, Literal, Unpack, final
 
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 
 from specds.constraints.processor import add_grammar
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.step import Step
 from specds.generation.decode import GenerationOutput
 from specds.generation.default_source import with_default
-from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
-from specds.generation.runner import UnsupportedModelError, Verification
+from specds.generation.options import DrafterLike, DraftOptions, Options, UnsupportedRequestError
+from specds.generation.runner import UnsupportedModelError
 from specds.generation.stats import GenerationStats
 from specds.hub import named_datastore
 from specds.models.tokenization import model_vocab_size
@@ -34,14 +33,7 @@ def accelerate(
     drafter: DrafterLike = None,
     *,
     on_unsupported: Literal["refuse", "baseline"] = "refuse",
-    max_nodes: int | Literal["auto"] = "auto",
-    verification: Verification = "auto",
-    check_model: bool = True,
-    synchronize_timings: bool = False,
-    stream_interval: int | None = None,
-    shape_invariant: bool = False,
-    on_step: Callable[[Step], object] | None = None,
-    grammar: Any = None,
+    **options: Unpack[DraftOptions],
 ) -> Acceleration:
     """Make `model.generate` draft, for pipelines, trainers and evaluation harnesses.
 
@@ -57,14 +49,9 @@ def accelerate(
             `specds.default_datastore` once that is built.
         on_unsupported: `refuse` raises an error for a model or a call that drafts cannot serve;
             `baseline` decodes it without drafts, and logs the reason once.
-        max_nodes: As in `generate`, like all options below.
-        verification: The verification backend.
-        check_model: Check the model before its first use.
-        synchronize_timings: Make times exact on a CUDA device.
-        stream_interval: Tokens that a streamer receives at once.
-        shape_invariant: Make texts independent of drafts in half precision.
-        on_step: Called with each `Step`.
-        grammar: What all texts must match; a call's own argument `grammar` replaces it.
+        **options: As in `generate`: `max_nodes`, `verification`, `check_model`, `stream_interval`,
+            `synchronize_timings`, `shape_invariant`, `on_step`, and `grammar`, which a call's own
+            argument replaces.
 
     Returns:
         A handle with the statistics of the calls. `undo()`, the end of a `with` block, or
@@ -76,25 +63,15 @@ def accelerate(
         UnsupportedModelError: Drafts cannot be verified on a model of this kind.
     """
     require_inputs(model, None)
-    options = Options.of(
-        usual_drafter(model) if drafter is None else drafter,
-        on_unsupported=on_unsupported,
-        max_nodes=max_nodes,
-        verification=verification,
-        check_model=check_model,
-        synchronize_timings=synchronize_timings,
-        stream_interval=stream_interval,
-        shape_invariant=shape_invariant,
-        on_step=on_step,
-        grammar=grammar,
-    )
+    chosen = usual_drafter(model) if drafter is None else drafter
+    of_calls = Options.of(chosen, on_unsupported=on_unsupported, **options)
     try:
-        require_family(model, verification)
+        require_family(model, of_calls.verification)
     except UnsupportedModelError as error:
         if on_unsupported == "refuse":
             raise
         _log_baseline(model, error)
-    return Acceleration(model, options, takes_default=drafter is None)
+    return Acceleration(model, of_calls, takes_default=drafter is None)
 
 
 def undo(model: PreTrainedModel) -> None:
