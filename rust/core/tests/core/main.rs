@@ -7,7 +7,6 @@ mod forgery;
 mod forgetting;
 #[cfg(unix)]
 mod fuzz;
-mod layers;
 mod memory;
 mod random;
 mod verify;
