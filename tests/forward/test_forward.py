@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from gguf_models import BLOCKS, reference_logits, write_gguf, write_model
+from gguf_models import BLOCKS, write_gguf, write_model
+from shaped_reference import reference_logits
 from specds._core import FormatError, ForwardCache, ForwardModel, GgufFile
 
 TOKENS = np.random.default_rng(7).integers(0, 80, 150)

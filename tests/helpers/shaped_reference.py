@@ -1,5 +1,7 @@
 """Logits of models of the shapes table in float64, from a shape and not from a file's metadata."""
 
+from functools import cache
+
 import numpy as np
 
 from model_shapes import last_norm
@@ -335,3 +337,29 @@ def _silu(values):
 
 def _gelu(values):
     return 0.5 * values * (1 + np.tanh(np.sqrt(2 / np.pi) * (values + 0.044715 * values**3)))
+
+
+def reference_logits(file, tokens):
+    """Return the logits after each of these tokens, by a file of `gguf_models.write_model`."""
+    architecture = file["general.architecture"]
+    fields = {key.removeprefix(f"{architecture}."): file[key] for key in map(str, file.keys())}
+    shape = {
+        "architecture": architecture, "hidden": fields["embedding_length"],
+        "feed_forward": fields["feed_forward_length"], "heads": fields["attention.head_count"],
+        "kv_heads": fields["attention.head_count_kv"],
+        "head_size": fields["attention.key_length"],
+        "norm_epsilon": fields["attention.layer_norm_rms_epsilon"],
+        "rope_base": fields["rope.freq_base"], "rope_base_local": 1e4,
+        "tied": "output.weight" not in file.tensors(),
+        "logit_softcap": fields.get("final_logit_softcapping"),
+    }  # fmt: skip
+    if "rope.scaling.type" in fields:
+        scaling = {name: fields[f"rope.scaling.{name}"] for name in ("type", "factor")}
+        shape["rope_scaling"] = scaling
+    window, layers = fields.get("attention.sliding_window"), [*range(fields["block_count"])]
+    is_whole = [not window or (architecture == "gemma3" and layer % 6 == 5) for layer in layers]
+    kinds = ["full_attention" if of else "sliding_attention" for of in is_whole]
+    tensor = cache(file.tensor)
+    shape["vocab"] = len(tensor("token_embd.weight"))
+    weights = lambda name, start, stop: tensor(name)[start:stop]  # noqa: E731
+    return ShapedReference(shape, layers, kinds, weights, window).logits(tokens)
