@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gguf_mixtures import FAMILIES, write_mixture
+from gguf_families import tiny, write_family
 from gguf_models import write_model
-from models import SAMPLING, VOCAB_SIZE, build, mixed_drafter, oracle_drafter, random_drafter
+from models import SAMPLING, VOCAB_SIZE, mixed_drafter, oracle_drafter, random_drafter
 from random_grammars import compiled, drawn_grammar
 from specds import FusedDrafter, generate
 from specds._core import ForwardCache, ForwardModel, GgufFile
@@ -93,8 +93,7 @@ def _model(name):
     if name in DENSE:
         write_model(path, name, seed=3, vocab=VOCAB_SIZE)
     else:
-        config, settings = FAMILIES[name]
-        write_mixture(path, name, build(config, settings | {"vocab_size": VOCAB_SIZE}))
+        write_family(path, name, tiny(name, vocab_size=VOCAB_SIZE))
     return GgufModel(ForwardModel(GgufFile(path)), "float32", {}, name)
 
 

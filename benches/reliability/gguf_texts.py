@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import gguf_families
-import gguf_mixtures
+from gguf_families import FAMILIES, MIXTURES, tiny, write_family
 from models import mixed_drafter, oracle_drafter
 from specds import generate
 from specds.models.gguf_model import load_gguf
@@ -23,13 +22,9 @@ _DRAFTERS = (
 
 def _files(folder):
     """Yield the name, the random model and the file of each architecture."""
-    for name in gguf_families.FAMILIES:
-        model = gguf_families.tiny(name)
-        yield name, model, gguf_families.write_family(folder / f"{name}.gguf", name, model)
-    for name in gguf_mixtures.FAMILIES:
-        model = gguf_mixtures.mixture(name)
-        path = gguf_mixtures.write_mixture(folder / f"{name}.gguf", name, model)
-        yield (f"{name}, experts" if name == "llama" else name), model, path
+    for name in FAMILIES | MIXTURES:
+        model = tiny(name)
+        yield name, model, write_family(folder / f"{name}.gguf", name, model)
 
 
 def figures() -> list[str]:

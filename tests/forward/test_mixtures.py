@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gguf_mixtures import FAMILIES, RECURRENT, VOCAB_SIZE, mixture, write_mixture
+from gguf_families import MIXTURES, RECURRENT, VOCAB_SIZE, tiny, write_family
 from models import mixed_drafter
 from specds import Chat, FusedDrafter, generate, load_gguf
 from specds._core import ForwardCache, ForwardModel, GgufFile
@@ -28,12 +28,12 @@ def core_of(path, instructions="auto"):
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=MIXTURES)
 def of_family(request, tmp_path_factory):
     """The architecture, the model of transformers, and its file."""
-    model = mixture(request.param)
+    model = tiny(request.param)
     path = tmp_path_factory.mktemp("mixture") / "model.gguf"
-    return request.param, model, write_mixture(path, request.param, model)
+    return request.param, model, write_family(path, request.param, model)
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
@@ -91,7 +91,7 @@ def test_rejected_tokens_leave_no_trace(of_family):
 
 @pytest.mark.parametrize("architecture", ["lfm2", "qwen35"])
 def test_recurrent_states_return_to_marks_only(tmp_path, architecture):
-    path = write_mixture(tmp_path / "model.gguf", architecture, mixture(architecture))
+    path = write_family(tmp_path / "model.gguf", architecture, tiny(architecture))
     core = core_of(path)
     assert not core.takes_trees
     whole = core.forward(ForwardCache(core), [(0, TOKENS, None, len(TOKENS))])
@@ -156,7 +156,7 @@ def test_conversations_continue_from_recurrent_states(tmp_path, architecture, fr
     """Templates that change earlier replies return to the last message, others to its end."""
     template = TEMPLATE.replace("['content']", "['content'][:9]") if drops else TEMPLATE
     more = {"tokenizer.chat_template": template}
-    path = write_mixture(tmp_path / "model.gguf", architecture, mixture(architecture), **more)
+    path = write_family(tmp_path / "model.gguf", architecture, tiny(architecture), more)
     model, tokenizer = load_gguf(path, framework=framework)
     settings = {"max_new_tokens": 12, "do_sample": False}
     chats = [Chat(model, tokenizer, FusedDrafter(), max_nodes=6, **settings)]
@@ -171,7 +171,7 @@ def test_conversations_continue_from_recurrent_states(tmp_path, architecture, fr
 
 @pytest.mark.parametrize("architecture", ["lfm2", "qwen35"])
 def test_failed_request_leaves_states_that_a_later_one_continues(tmp_path, architecture):
-    path = write_mixture(tmp_path / "model.gguf", architecture, mixture(architecture))
+    path = write_family(tmp_path / "model.gguf", architecture, tiny(architecture))
     model, _ = load_gguf(path, framework="numpy")
     settings = {"max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True}
     cache = model.cache_class()

@@ -1,6 +1,6 @@
 """Families of models that the core computes from GGUF files: tiny models of transformers.
 
-`python tests/helpers/gguf_families.py FOLDER` writes a file of each.
+`python tests/helpers/gguf_families.py FOLDER` writes a file of each, for llama.cpp.
 """
 
 import sys
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import transformers
 
-from gguf_models import byte_tokenizer, write_gguf
+from gguf_models import byte_tokenizer, mxfp4, write_gguf
 from models import build
 
 VOCAB_SIZE = 259
@@ -32,6 +32,25 @@ _PARTS = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    # Experts.
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "feed_forward.gate": "ffn_gate_inp",
+    "block_sparse_moe.router": "ffn_gate_inp", "feed_forward.expert_bias": "exp_probs_b.bias",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "shared_mlp.output_linear": "ffn_down_shexp", "self_attn.sinks": "attn_sinks.weight",
+    # Convolutions, and the gated delta rule.
+    "model.embedding_norm": "token_embd_norm", "operator_norm": "attn_norm",
+    "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
+    "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
+    "conv.conv": "shortconv.conv.weight", "conv.in_proj": "shortconv.in_proj.weight",
+    "conv.out_proj": "shortconv.out_proj.weight", "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.A_log": "ssm_a", "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
+    "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
 }  # fmt: skip
 # Layers with norms around their parts name them in several ways.
 _AROUND = {
@@ -64,12 +83,13 @@ _STACKED = {
     "model.altup_projections": "altup_proj.weight",
     "model.altup_unembed_projections": "altup_unembd_proj.weight",
 }
+# Of several names, a configuration has one.
 _FIELDS = {
     "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
     "attention.head_count": "num_attention_heads",
     "attention.head_count_kv": "num_key_value_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps norm_eps",
     "final_logit_softcapping": "final_logit_softcapping",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
@@ -77,8 +97,13 @@ _FIELDS = {
     "attention.sliding_window": "sliding_window", "altup.num_inputs": "altup_num_inputs",
     "attention.shared_kv_layers": "num_kv_shared_layers",
     "embedding_length_per_layer_input": "hidden_size_per_layer_input",
-    "expert_count": "num_experts", "expert_used_count": "top_k_experts",
+    "expert_count": "num_experts num_local_experts",
+    "expert_used_count": "top_k_experts num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size shared_intermediate_size",
+    "leading_dense_block_count": "num_dense_layers", "shortconv.l_cache": "conv_L_cache",
+    "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
 }  # fmt: skip
 # Scalings of rotations by their names in GGUF.
 _SCALING = {
@@ -99,6 +124,7 @@ class GgufFamily:
         parts: Names of tensors that differ from `_PARTS`.
         is_of_neighbors: The file rotates neighbors where transformers rotates halves.
         fields: Fields of the file that its configuration does not have.
+        kind: The type of the experts' weights.
     """
 
     architecture: str
@@ -107,6 +133,7 @@ class GgufFamily:
     parts: dict = field(default_factory=dict)
     is_of_neighbors: bool = False
     fields: dict = field(default_factory=dict)
+    kind: str = "F32"
 
 
 def _mixed(num_layers, period):
@@ -239,21 +266,86 @@ FAMILIES = {
 }  # fmt: skip
 """Families by name."""
 
+_EIGHT = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+_BESIDE = {**_EIGHT, "shared_expert_intermediate_size": 64}
+_LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
+_DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4, "head_dim": 32,
+}  # fmt: skip
+_LFM2 = {
+    "conv_L_cache": 3, "block_auto_adjust_ff_dim": False,
+    "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+}  # fmt: skip
+_OF_GPT_OSS = {
+    "rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 64, "rope_theta": 150000.0,
+}  # fmt: skip
+_GPT_OSS = {**_LOCAL, "sliding_window": WINDOW, "rope_parameters": _OF_GPT_OSS}
+_NORM = {"post_attention_layernorm": "post_attention_norm"}
+_TIMES = {"rope.dimension_sections": [2, 1, 1, 0]}
 
-def tiny(name):
-    """Return the random model of a family."""
-    family = FAMILIES[name]
-    settings = deepcopy({**_SHAPE, **family.settings})  # configurations change what they get
-    model = build(family.config_class, settings, attn_implementation="eager")
-    if family.architecture in ("gemma3n", "gemma4"):
+MIXTURES = {
+    "qwen3moe": GgufFamily("qwen3moe", "Qwen3MoeConfig", {**_EIGHT, "norm_topk_prob": True}),
+    "qwen2moe": GgufFamily("qwen2moe", "Qwen2MoeConfig", _BESIDE),
+    "llama, experts": GgufFamily("llama", "MixtralConfig", _LOCAL, is_of_neighbors=True),
+    "granitemoe": GgufFamily(
+        "granitemoe", "GraniteMoeSharedConfig",
+        {**_LOCAL, **_GRANITE, "residual_multiplier": 0.7, "shared_intermediate_size": 32},
+        is_of_neighbors=True,
+    ),
+    "olmoe": GgufFamily(
+        "olmoe", "OlmoeConfig",
+        {"num_key_value_heads": 4, "num_experts": 8, "num_experts_per_tok": 3},
+    ),
+    "gpt-oss": GgufFamily("gpt-oss", "GptOssConfig", _GPT_OSS, _NORM),
+    "gpt-oss, MXFP4": GgufFamily("gpt-oss", "GptOssConfig", _GPT_OSS, _NORM, kind="MXFP4"),
+    "lfm2": GgufFamily("lfm2", "Lfm2Config", _LFM2),
+    "lfm2moe": GgufFamily(
+        "lfm2moe", "Lfm2MoeConfig", {**_EIGHT, **_LFM2, "num_dense_layers": 1},
+        fields={"expert_gating_func": 2},
+    ),
+    "qwen3next": GgufFamily("qwen3next", "Qwen3NextConfig", {**_BESIDE, **_DELTA}, _NORM),
+    "qwen35": GgufFamily("qwen35", "Qwen3_5TextConfig", _DELTA, _NORM, fields=_TIMES),
+    "qwen35moe": GgufFamily(
+        "qwen35moe", "Qwen3_5MoeTextConfig", {**_BESIDE, **_DELTA}, _NORM, fields=_TIMES
+    ),
+}  # fmt: skip
+"""Mixtures of experts and recurrent models by name."""
+RECURRENT = ("lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe")
+_CENTERED = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
+"""Architectures to whose norms transformers adds 1."""
+
+
+def tiny(name, **changes):
+    """Return the random model of a family, whose factors, biases and states are random as well.
+
+    `changes` are settings.
+    """
+    family = (FAMILIES | MIXTURES)[name]
+    # Configurations change what they get.
+    settings = deepcopy({**_SHAPE, **family.settings, **changes})
+    options = {} if name in MIXTURES else {"attn_implementation": "eager"}
+    model = build(family.config_class, settings, **options)
+    has_factors = family.architecture in ("gemma3n", "gemma4")
+    if has_factors:
         model.config.allow_global_per_layer_attribute_access = True
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(3)
-            for name, weight in [*model.named_parameters(), *model.named_buffers()]:
-                is_factor = name.endswith(("_scale", ".scale", "_scalar")) or "norm" in name
-                if weight.dim() == 1 and is_factor:
-                    weight.normal_(1.0, 0.1)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(5)
+        for full, weight in [*model.named_parameters(), *model.named_buffers()]:
+            is_factor = full.endswith(("_scale", ".scale", "_scalar")) or "norm" in full
+            if has_factors and weight.dim() == 1 and is_factor:
+                weight.normal_(1.0, 0.1)
+            elif name in MIXTURES and full.endswith(("bias", "sinks", "A_log")):
+                weight.normal_(0.0, 0.5)
+            elif _is_rounded(family, full):
+                rounded = mxfp4(weight.swapaxes(-1, -2).numpy())[1]
+                weight.copy_(torch.from_numpy(rounded).swapaxes(-1, -2))
     return model
+
+
+def _is_rounded(family, name):
+    return family.kind == "MXFP4" and name.endswith(("gate_up_proj", "down_proj"))
 
 
 def write_family(path, name, model, more=(), missing=()):
@@ -261,42 +353,58 @@ def write_family(path, name, model, more=(), missing=()):
 
     `more` are fields, and `missing` names of tensors that the file lacks.
     """
-    family, config = FAMILIES[name], model.config
-    is_gemma = family.architecture in ("gemma", "gemma2", "gemma3")
+    family, config = (FAMILIES | MIXTURES)[name], model.config
+    tensors, stacked = {}, {}
+    for full, weights in model.state_dict().items():
+        if (whole := _STACKED.get(full.rpartition(".weight")[0].rpartition(".")[0])) is not None:
+            stacked.setdefault(whole, []).append(weights)
+            continue
+        for ours, converted in _converted(family, config, full, weights.float()):
+            if ours == "output.weight" and config.tie_word_embeddings:
+                continue
+            array = np.ascontiguousarray(converted.numpy(), "<f4")
+            kind = family.kind if _is_rounded(family, full) else "F32"
+            contents = array.tobytes() if kind == "F32" else mxfp4(array)[0]
+            tensors[ours] = kind, array.shape[::-1], contents
+    more_tensors = {ours: np.stack(weights) for ours, weights in stacked.items()}
+    for ours, numbers in _factors(config, family).items():
+        more_tensors[f"{ours}.weight"] = np.array(numbers, np.float32)
+    for ours, array in more_tensors.items():
+        tensors[ours] = "F32", array.shape[::-1], array.tobytes()
+    tensors = {ours: tensor for ours, tensor in tensors.items() if ours not in missing}
+    return write_gguf(path, metadata(family, config) | tokenizer() | dict(more), tensors)
+
+
+def _converted(family, config, full, weights):
+    """Yield the tensors of a file that a tensor of transformers becomes, by their names."""
+    part, dot, kind = full.rpartition(".")
+    if kind not in ("weight", "bias"):
+        part, dot, kind = full, ".", "weight"
+    prefix = ""
+    if part.startswith("model.layers."):
+        _, _, layer, part = part.split(".", 3)
+        prefix = f"blk.{layer}."
+    if ".experts." in part or part.endswith("shared_mlp.input_linear"):
+        yield from _experts(prefix, part, weights, family.architecture == "gpt-oss")
+        return
+    if part.endswith("in_proj_qkvz"):
+        yield from _queries_keys_values(prefix, config, weights)
+        return
+    ours = {**_PARTS, **family.parts}[part]
+    if part.startswith("linear_attn.") and family.architecture.startswith("qwen35"):
+        weights = _in_turn(part, config, weights)
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    parts, tensors = {**_PARTS, **family.parts}, {}
-    stacked = {}
-    for full, weight in model.state_dict().items():
-        part, _, kind = full.rpartition(".")
-        if kind not in ("weight", "bias"):
-            part, kind = full, "weight"
-        if part.rpartition(".")[0] in _STACKED:
-            stacked.setdefault(_STACKED[part.rpartition(".")[0]], []).append(weight.numpy())
-            continue
-        prefix = ""
-        if part.startswith("model.layers."):
-            _, _, layer, part = part.split(".", 3)
-            prefix = f"blk.{layer}."
-        weight, ours = weight.numpy(), parts[part]
-        if ours == "output" and config.tie_word_embeddings:
-            continue
-        if family.is_of_neighbors and ours in heads:
-            halves = weight.reshape(heads[ours], 2, -1, *weight.shape[1:])
-            weight = halves.swapaxes(1, 2).reshape(weight.shape)
-        if is_gemma and ours.endswith("norm"):
-            weight = weight + 1
-        weight = np.ascontiguousarray(weight, np.float32)
-        ours = ours if ours.endswith(".scale") else f"{ours}.{kind}"
-        tensors[f"{prefix}{ours}"] = "F32", weight.shape[::-1], weight.tobytes()
-    for ours, weights in stacked.items():
-        weights = np.stack(weights)
-        tensors[ours] = "F32", weights.shape[::-1], weights.tobytes()
-    factors = _factors(config, family)
-    for ours, numbers in factors.items():
-        values = np.array(numbers, np.float32)
-        tensors[f"{ours}.weight"] = "F32", values.shape, values.tobytes()
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in missing}
-    return write_gguf(path, metadata(name, config) | tokenizer() | dict(more), tensors)
+    if ours == "ssm_a":
+        weights = -weights.exp()
+    elif ours in ("ssm_conv1d", "shortconv.conv.weight", "ffn_gate_inp_shexp"):
+        weights = weights.squeeze(1 if weights.dim() == 3 else 0)
+    elif family.is_of_neighbors and ours in heads:
+        halves = weights.reshape(heads[ours], 2, -1, *weights.shape[1:])
+        weights = halves.swapaxes(1, 2).reshape(weights.shape)
+    elif ours.endswith("norm") and ours != "ssm_norm" and family.architecture in _CENTERED:
+        weights = weights + 1
+    is_whole = ours == "ssm_a" or ours.endswith((".scale", ".weight", ".bias"))
+    yield prefix + ours + ("" if is_whole else dot + kind), weights
 
 
 def tokenizer():
@@ -307,11 +415,14 @@ def tokenizer():
     return fields | {"tokenizer.ggml.merges": ["a b"]}
 
 
-def metadata(name, config):
+def metadata(family, config):
     """Return the fields of the file of a configuration."""
-    family = FAMILIES[name]
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    fields = {ours: getattr(config, theirs, None) for ours, theirs in _FIELDS.items()}
+    given = {
+        ours: [getattr(config, name, None) for name in theirs.split()]
+        for ours, theirs in _FIELDS.items()
+    }
+    fields = {ours: next(filter(None, values), values[0]) for ours, values in given.items()}
     fields |= {"attention.key_length": size, "attention.value_length": size, **family.fields}
     rope = config.rope_parameters
     local = rope.get("sliding_attention") if "rope_theta" not in rope else None
@@ -335,6 +446,15 @@ def metadata(name, config):
         fields["activation_sparsity_scale"] = scales.tolist()
     if family.architecture == "gemma4":
         fields |= _of_gemma4(config)
+    if family.architecture == "gpt-oss":
+        fields["expert_feed_forward_length"] = config.intermediate_size
+    if family.architecture.startswith("lfm2"):
+        number = config.num_key_value_heads
+        fields["attention.head_count_kv"] = [number * (of != "conv") for of in config.layer_types]
+        fields["vocab_size"] = config.vocab_size
+    if hasattr(config, "linear_num_value_heads"):
+        fields["ssm.inner_size"] = config.linear_num_value_heads * config.linear_value_head_dim
+        fields["full_attention_interval"] = 4
     has_pattern = family.architecture in ("exaone4", "olmo2", "gemma3n", "gemma4")
     if has_pattern and fields["attention.sliding_window"]:
         kinds = config.layer_types
@@ -376,11 +496,61 @@ def _factors(config, family):
     return {"rope_freqs": rope["rope_theta"] ** -(np.arange(0, size, 2) / size) / angles.numpy()}
 
 
+def _experts(of, part, weights, is_gpt_oss):
+    suffix = ".bias" if part.endswith("_bias") else ".weight"
+    group = "shexp" if "shared" in part else "exps"
+    if is_gpt_oss and suffix == ".weight":
+        weights = weights.swapaxes(-1, -2)
+    if "down" in part:
+        yield f"{of}ffn_down_{group}{suffix}", weights
+        return
+    dimension = weights.dim() - (2 if suffix == ".weight" else 1)
+    size = weights.shape[dimension]
+    if is_gpt_oss:
+        halves = [torch.arange(first, size, 2) for first in (0, 1)]
+    else:
+        halves = torch.arange(size).chunk(2)
+    for name, half in zip(("gate", "up"), halves, strict=True):
+        yield f"{of}ffn_{name}_{group}{suffix}", weights.index_select(dimension, half)
+
+
+def _queries_keys_values(of, config, weights):
+    """Queries, keys and values of all heads, and gates, from those of each key head in turn."""
+    heads = config.linear_num_key_heads
+    shared = config.linear_num_value_heads // heads * config.linear_value_head_dim
+    sizes = [config.linear_key_head_dim] * 2 + [shared] * 2
+    parts = weights.view(heads, sum(sizes), -1).split(sizes, dim=1)
+    *qkv, gate = (each.reshape(-1, weights.shape[-1]) for each in parts)
+    yield f"{of}attn_qkv.weight", torch.cat(qkv)
+    yield f"{of}attn_gate.weight", gate
+
+
+def _in_turn(part, config, weights):
+    """Orders heads so that neighbors have the keys of different key heads."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    name = part.rsplit(".", 1)[-1]
+    dimension = 1 if name == "out_proj" else 0
+    of_keys = 2 * keys * config.linear_key_head_dim if name in ("in_proj_qkv", "conv1d") else 0
+    if name == "norm":
+        return weights
+    first, rest = weights.split([of_keys, weights.shape[dimension] - of_keys], dim=dimension)
+    rest = rest.movedim(dimension, 0)
+    ordered = rest.reshape(keys, values // keys, -1, *rest.shape[1:]).swapaxes(0, 1)
+    return torch.cat([first, ordered.reshape(rest.shape).movedim(0, dimension)], dim=dimension)
+
+
 def main(folder):
+    """Write files that llama.cpp computes alike.
+
+    It fixes the sizes of Gemma 3n, rounds the states for products with MXFP4, and begins and ends
+    the ramp of gpt-oss's YaRN at whole pairs.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for name in FAMILIES:
-        if name != "gemma3n":  # whose sizes llama.cpp fixes
-            write_family(Path(folder) / f"{name}.gguf", name, tiny(name))
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}
+    for name in {*FAMILIES, *MIXTURES} - {"gemma3n", "gpt-oss, MXFP4"}:
+        model = tiny(name, **(plain if name == "gpt-oss" else {}))
+        suffix = ", mixture" if name in MIXTURES else ""
+        write_family(Path(folder) / f"{name}{suffix}.gguf", name, model)
 
 
 if __name__ == "__main__":

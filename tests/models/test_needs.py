@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from gguf_mixtures import mixture, write_mixture
+from gguf_families import tiny, write_family
 from gguf_models import byte_tokenizer, write_gguf, write_model
 from specds import generate, load_gguf
 from specds._core import GgufFile, memory_bandwidth
@@ -68,7 +68,7 @@ def test_tensors_of_experts_count_by_the_share_that_a_token_uses(tmp_path):
 def test_recurrent_states_count_whatever_the_number_of_tokens(
     tmp_path, architecture, num_layers, channels, of_memory, of_step
 ):
-    path = write_mixture(tmp_path / "a.gguf", architecture, mixture(architecture))
+    path = write_family(tmp_path / "a.gguf", architecture, tiny(architecture))
     needs = Needs.of(GgufFile(path), 1, 512, 513)
     kernel_size = 3 if architecture == "lfm2" else 4
     # Before a pass, after it and at a mark; and what a pass over 128 tokens records.
