@@ -259,7 +259,7 @@ FAMILIES = {
         {
             **_GELU, **_mixed(6, 6), **_GEMMA4, "hidden_size_per_layer_input": 0,
             "vocab_size_per_layer_input": VOCAB_SIZE, "enable_moe_block": True, "num_experts": 6,
-            "top_k_experts": 2, "moe_intermediate_size": 32,
+            "top_k_experts": 2, "moe_intermediate_size": 32, "final_logit_softcapping": 30.0,
         },
         _EXPERTS,
     ),
