@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::packed::{BlockKind, PackedMatrix};
-use super::planes::{SIGNED_SHIFT, bytes, column, loaded, shift, signed_column};
+use super::planes::{self, SIGNED_SHIFT, bytes, loaded, shift, signed_column};
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
@@ -235,15 +235,9 @@ impl Numbers for ScaledStates {
         _is_offset: bool,
     ) -> [[S::Floats; T]; G] {
         let mut sums = [[simd.splat(0.0); T]; G];
-        // Written out, so that shifts are constants.
-        macro_rules! eights {
-            ($($eight:literal)*) => {
-                $(if eights.contains(&$eight) {
-                    add_eight::<S, F, G, T>(simd, blocks, states, $eight, &mut sums);
-                })*
-            };
-        }
-        eights!(0 1 2 3);
+        unroll!(S, eight in eights, 0 1 2 3 => {
+            add_eight::<S, F, G, T>(simd, blocks, states, eight, &mut sums);
+        });
         sums
     }
 }
@@ -293,31 +287,26 @@ impl Numbers for Rounded {
         let width = if F::VALUES.is_some() { 8 } else { F::BITS };
         let halves = (eights.start / 2, eights.end / 2);
         let mut sums = [[simd.splat_word(0); T]; G];
-        macro_rules! eights {
-            ($($eight:literal)*) => {
-                $(if eights.contains(&$eight) {
-                    let mut words = [[simd.splat_word(0); 2]; G];
-                    for group in 0..G {
-                        words[group] = bytes::<S, F>(simd, blocks[group], $eight);
-                        if let Some(values) = F::VALUES {
-                            // 128 more, which `dot` or the offset subtracts.
-                            let values = &values.map(|value| value.cast_unsigned() ^ 0x80);
-                            let [first, second] = words[group];
-                            words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
-                        }
-                    }
-                    for token in 0..T {
-                        let [first, second] =
-                            [0, 1].map(|half| u32::from_le_bytes(states[token].states.words[$eight * 2 + half]));
-                        for group in 0..G {
-                            let sum = sums[group][token];
-                            sums[group][token] = simd.dot(sum, words[group], [first, second], width);
-                        }
-                    }
-                })*
-            };
-        }
-        eights!(0 1 2 3);
+        unroll!(S, eight in eights, 0 1 2 3 => {
+            let mut words = [[simd.splat_word(0); 2]; G];
+            for group in 0..G {
+                words[group] = bytes::<S, F>(simd, blocks[group], eight);
+                if let Some(values) = F::VALUES {
+                    // 128 more, which `dot` or the offset subtracts.
+                    let values = &values.map(|value| value.cast_unsigned() ^ 0x80);
+                    let [first, second] = words[group];
+                    words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
+                }
+            }
+            for token in 0..T {
+                let [first, second] =
+                    [0, 1].map(|half| u32::from_le_bytes(states[token].states.words[eight * 2 + half]));
+                for group in 0..G {
+                    let sum = sums[group][token];
+                    sums[group][token] = simd.dot(sum, words[group], [first, second], width);
+                }
+            }
+        });
         let mut products = [[simd.splat(0.0); T]; G];
         for token in 0..T {
             let factor = simd.splat(states[token].scale);
@@ -382,23 +371,20 @@ fn add_eight<S: Simd, F: BlockKind, const G: usize, const T: usize>(
             loaded::<S, F>(simd, blocks[group], eight)
         };
     }
-    macro_rules! columns {
-        ($($column:literal)*) => {
-            $(let mut weights = [simd.splat(0.0); G];
+    unroll!(S, column in 0..8, 0 1 2 3 4 5 6 7 => {
+        let mut weights = [simd.splat(0.0); G];
+        for group in 0..G {
+            weights[group] = if F::VALUES.is_some() {
+                signed_column(simd, words[group], column)
+            } else {
+                planes::column::<S, F>(simd, words[group], column)
+            };
+        }
+        for token in 0..T {
+            let state = simd.splat(states[token].states[eight * 8 + column]);
             for group in 0..G {
-                weights[group] = if F::VALUES.is_some() {
-                    signed_column(simd, words[group], $column)
-                } else {
-                    column::<S, F>(simd, words[group], $column)
-                };
+                sums[group][token] = simd.fma(weights[group], state, sums[group][token]);
             }
-            for token in 0..T {
-                let state = simd.splat(states[token].states[eight * 8 + $column]);
-                for group in 0..G {
-                    sums[group][token] = simd.fma(weights[group], state, sums[group][token]);
-                }
-            })*
-        };
-    }
-    columns!(0 1 2 3 4 5 6 7);
+        }
+    });
 }

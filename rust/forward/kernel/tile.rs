@@ -135,93 +135,107 @@ impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
 {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self(Rows { weights, from, to, first }, states, outputs, _) = self;
-        let bytes = weights.bytes();
-        // Signed numbers have no zero point to subtract.
-        let is_signed = match (N::IS_ROUNDED, F::VALUES) {
-            (true, values) => (values.is_some() || F::BITS == 8) && S::HAS_SIGNED_BYTES,
-            (false, values) => values.is_some(),
-        };
-        let has_own =
-            matches!(F::SCALES, Scales::HalfAndMinimum | Scales::KBlock | Scales::Sixteenths);
-        // A zero point is subtracted from whole sums, or folded into a minimum.
-        let is_offset = !is_signed && !has_own && N::IS_ROUNDED;
-        let is_above = !is_signed && !N::IS_ROUNDED;
-        let has_minimum = has_own || is_above;
-        let scales = F::SCALES;
-        let unit_bytes = scales.unit_bytes(F::BITS) * S::LANES;
-        let group_bytes = weights.group_bytes();
-        let block_bytes = block_bytes(F::BITS) * S::LANES;
-        let parts = parts(F::BITS);
-        // Processors do not predict the jump to the next tile. A single group is one stream, which they read faster
-        // by themselves if nothing but its bytes takes time.
-        let ahead = if G == 1 { 4096 } else { G * group_bytes };
-        let fetched = if G * T > 1 { block_bytes } else { 0 };
-        for group in (from..to).step_by(G) {
-            let mut totals = [[simd.splat(0.0); T]; G];
-            let mut states = states.iter();
-            for start in (0..group_bytes).step_by(unit_bytes) {
-                let mut units: [&[u8]; G] = [&[]; G];
+        let Self(rows, states, outputs, _) = self;
+        if S::IS_UNROLLED {
+            products::<S, N, F, G, T>(simd, rows, states, outputs);
+        } else {
+            products::<S, N, F, 1, T>(simd, rows, states, outputs);
+        }
+    }
+}
+
+/// Computes the products of a tile.
+#[inline(always)]
+fn products<S: Simd, N: Numbers, F: BlockKind, const G: usize, const T: usize>(
+    simd: S,
+    Rows { weights, from, to, first }: Rows<'_>,
+    states: &[[Block<N>; T]],
+    outputs: &mut [&mut [f32]],
+) {
+    let bytes = weights.bytes();
+    // Signed numbers have no zero point to subtract.
+    let is_signed = match (N::IS_ROUNDED, F::VALUES) {
+        (true, values) => (values.is_some() || F::BITS == 8) && S::HAS_SIGNED_BYTES,
+        (false, values) => values.is_some(),
+    };
+    let has_own = matches!(F::SCALES, Scales::HalfAndMinimum | Scales::KBlock | Scales::Sixteenths);
+    // A zero point is subtracted from whole sums, or folded into a minimum.
+    let is_offset = !is_signed && !has_own && N::IS_ROUNDED;
+    let is_above = !is_signed && !N::IS_ROUNDED;
+    let has_minimum = has_own || is_above;
+    let scales = F::SCALES;
+    let unit_bytes = scales.unit_bytes(F::BITS) * S::LANES;
+    let group_bytes = weights.group_bytes();
+    let block_bytes = block_bytes(F::BITS) * S::LANES;
+    let parts = parts(F::BITS);
+    // Processors do not predict the jump to the next tile. A single group is one stream, which they read faster
+    // by themselves if nothing but its bytes takes time.
+    let ahead = if G == 1 { 4096 } else { G * group_bytes };
+    let fetched = if G * T > 1 { block_bytes } else { 0 };
+    for group in (from..to).step_by(G) {
+        let mut totals = [[simd.splat(0.0); T]; G];
+        let mut states = states.iter();
+        for start in (0..group_bytes).step_by(unit_bytes) {
+            let mut units: [&[u8]; G] = [&[]; G];
+            for index in 0..G {
+                let start = (group + index).min(to - 1) * group_bytes + start;
+                units[index] = &bytes[start..][..unit_bytes];
+            }
+            for block in 0..scales.blocks() {
+                let start = scales.bytes(F::BITS) * S::LANES + block * block_bytes;
+                let mut blocks: [&[u8]; G] = [&[]; G];
                 for index in 0..G {
-                    let start = (group + index).min(to - 1) * group_bytes + start;
-                    units[index] = &bytes[start..][..unit_bytes];
+                    blocks[index] = &units[index][start..][..block_bytes];
                 }
-                for block in 0..scales.blocks() {
-                    let start = scales.bytes(F::BITS) * S::LANES + block * block_bytes;
-                    let mut blocks: [&[u8]; G] = [&[]; G];
-                    for index in 0..G {
-                        blocks[index] = &units[index][start..][..block_bytes];
+                let Some(states) = states.next() else {
+                    break;
+                };
+                for block in blocks {
+                    for line in (0..fetched).step_by(64) {
+                        simd.prefetch(block.as_ptr().wrapping_add(ahead + line));
                     }
-                    let Some(states) = states.next() else {
-                        break;
-                    };
-                    for block in blocks {
-                        for line in (0..fetched).step_by(64) {
-                            simd.prefetch(block.as_ptr().wrapping_add(ahead + line));
-                        }
-                    }
-                    // Written out, so that shifts are constants and all sums stay in registers.
-                    macro_rules! part {
-                        ($part:literal) => {
-                            let eights = $part * 4 / parts..($part + 1) * 4 / parts;
-                            let products =
-                                N::products::<S, F, G, T>(simd, blocks, states, eights, is_offset);
-                            let sum = if parts == 1 { 0 } else { 1 + $part };
-                            for index in 0..G {
-                                let (scale, minimum) =
-                                    scale::<S, F>(simd, units[index], block, $part, is_above);
-                                for token in 0..T {
-                                    let total = &mut totals[index][token];
-                                    if has_minimum {
-                                        let states = simd.splat(states[token].sums[sum]);
-                                        *total = simd.fma(minimum, states, *total);
-                                    }
-                                    *total = simd.fma(scale, products[index][token], *total);
+                }
+                // Written out, so that shifts are constants and all sums stay in registers.
+                macro_rules! part {
+                    ($part:literal) => {
+                        let eights = $part * 4 / parts..($part + 1) * 4 / parts;
+                        let products =
+                            N::products::<S, F, G, T>(simd, blocks, states, eights, is_offset);
+                        let sum = if parts == 1 { 0 } else { 1 + $part };
+                        for index in 0..G {
+                            let (scale, minimum) =
+                                scale::<S, F>(simd, units[index], block, $part, is_above);
+                            for token in 0..T {
+                                let total = &mut totals[index][token];
+                                if has_minimum {
+                                    let states = simd.splat(states[token].sums[sum]);
+                                    *total = simd.fma(minimum, states, *total);
                                 }
+                                *total = simd.fma(scale, products[index][token], *total);
                             }
-                        };
-                    }
-                    part!(0);
-                    if parts == 2 {
-                        part!(1);
-                    }
+                        }
+                    };
+                }
+                part!(0);
+                if parts == 2 {
+                    part!(1);
                 }
             }
-            for index in 0..G {
-                // Indices are clamped, so the last group may be written twice with the same values.
-                let row = ((group + index).min(to - 1) - first) * S::LANES;
-                for token in 0..T {
-                    // A number that the compiler knows, so that sums need no place in memory.
-                    let Some(output) = outputs.get_mut(token) else { break };
-                    let output = &mut output[row..];
-                    if output.len() >= S::LANES {
-                        simd.store(totals[index][token], output);
-                    } else {
-                        // The last rows are filled up with zeros.
-                        let mut lanes = [0.0; 16];
-                        simd.store(totals[index][token], &mut lanes);
-                        output.copy_from_slice(&lanes[..output.len()]);
-                    }
+        }
+        for index in 0..G {
+            // Indices are clamped, so the last group may be written twice with the same values.
+            let row = ((group + index).min(to - 1) - first) * S::LANES;
+            for token in 0..T {
+                // A number that the compiler knows, so that sums need no place in memory.
+                let Some(output) = outputs.get_mut(token) else { break };
+                let output = &mut output[row..];
+                if output.len() >= S::LANES {
+                    simd.store(totals[index][token], output);
+                } else {
+                    // The last rows are filled up with zeros.
+                    let mut lanes = [0.0; 16];
+                    simd.store(totals[index][token], &mut lanes);
+                    output.copy_from_slice(&lanes[..output.len()]);
                 }
             }
         }

@@ -89,6 +89,7 @@ impl Simd for Portable {
     type Words = Words;
     const LANES: usize = LANES;
     const HAS_SIGNED_BYTES: bool = false;
+    const IS_UNROLLED: bool = false;
 
     fn run(self, job: impl Job) {
         job.run(self);

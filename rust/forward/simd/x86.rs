@@ -75,6 +75,7 @@ impl Simd for Avx2 {
     type Words = __m256i;
     const LANES: usize = 8;
     const HAS_SIGNED_BYTES: bool = true;
+    const IS_UNROLLED: bool = true;
 
     #[inline]
     fn run(self, job: impl Job) {
@@ -170,6 +171,7 @@ impl Simd for Avx512 {
     type Words = __m512i;
     const LANES: usize = 16;
     const HAS_SIGNED_BYTES: bool = false;
+    const IS_UNROLLED: bool = true;
 
     #[inline]
     fn run(self, job: impl Job) {
