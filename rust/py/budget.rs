@@ -1,6 +1,5 @@
 //! `specds._core.NodeBudget`, `DraftStats` and `StepTimes`.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
@@ -34,11 +33,7 @@ impl DraftStats {
 
 /// Measured times of a model's steps by the number of rows.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct StepTimes {
-    of_rows: Mutex<BTreeMap<usize, budget::StepTimes>>,
-    token_cost: Option<f64>,
-    passes: Vec<(usize, f64)>,
-}
+pub(crate) struct StepTimes(Mutex<budget::RowStepTimes>);
 
 #[pymethods]
 impl StepTimes {
@@ -49,28 +44,7 @@ impl StepTimes {
     #[pyo3(signature = (token_cost = None, passes = Vec::new()))]
     fn new(token_cost: Option<f64>, passes: Vec<(usize, f64)>) -> PyResult<Self> {
         let token_cost = token_cost.map(|cost| from_zero(cost, "token_cost")).transpose()?;
-        Ok(Self { of_rows: Mutex::default(), token_cost, passes })
-    }
-}
-
-impl StepTimes {
-    /// Calls `use_times` with the times of steps of about `num_rows` rows.
-    fn with<T>(&self, num_rows: usize, use_times: impl FnOnce(&mut budget::StepTimes) -> T) -> T {
-        let num_rows = num_rows.next_power_of_two();
-        let new = || {
-            // A further token of each row, over a step of one token each.
-            let rows = f64::from(u32::try_from(num_rows).unwrap_or(u32::MAX));
-            let of_row = |cost| rows * cost / (1.0 + (rows - 1.0) * cost);
-            let usual = |cost| budget::StepTimes::with_token_cost(of_row(cost));
-            let mut times = self.token_cost.map_or_else(budget::StepTimes::default, usual);
-            for &(num_tokens, seconds) in &self.passes {
-                if num_tokens.is_multiple_of(num_rows) {
-                    times.add(num_tokens / num_rows, seconds);
-                }
-            }
-            times
-        };
-        use_times(lock(&self.of_rows).entry(num_rows).or_insert_with(new))
+        Ok(Self(Mutex::new(budget::RowStepTimes::new(token_cost, passes))))
     }
 }
 
@@ -147,7 +121,7 @@ impl NodeBudget {
     fn step_s(&self) -> f64 {
         match &self.costs {
             KnownCosts::Known(cost) => cost.seconds(1.0),
-            KnownCosts::Measured(times) => times.get().with(self.rows.len(), |times| times.usual()),
+            KnownCosts::Measured(times) => lock(&times.get().0).of(self.rows.len()).usual(),
         }
     }
 
@@ -184,7 +158,7 @@ impl NodeBudget {
         let chosen = match &self.costs {
             KnownCosts::Known(cost) => choose(Costs::Known(cost)),
             KnownCosts::Measured(times) => {
-                times.get().with(num_rows, |times| choose(Costs::Measured(times)))
+                choose(Costs::Measured(lock(&times.get().0).of(num_rows)))
             }
         };
         self.num_step_tokens = 1 + waiting.unwrap_or(0) + chosen.iter().max().unwrap_or(&0);
@@ -200,7 +174,7 @@ impl NodeBudget {
     ///     step_s: The seconds of the step without drafting.
     fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>, step_s: f64) {
         if let KnownCosts::Measured(times) = &self.costs {
-            times.get().with(emitted.len(), |times| times.add(self.num_step_tokens, step_s));
+            lock(&times.get().0).of(emitted.len()).add(self.num_step_tokens, step_s);
         }
         let rows = self.rows.iter_mut().zip(&emitted);
         let outcomes = rows.filter_map(|(row, tokens)| Some((row, tokens.as_deref()?)));

@@ -5,11 +5,13 @@
 //! of earlier drafts. Both `generate` and the engines follow this rule.
 
 pub(crate) mod reliability;
+pub(crate) mod row_times;
 pub(crate) mod rule;
 pub(crate) mod selection;
 pub(crate) mod step_cost;
 pub(crate) mod step_times;
 
+pub use row_times::RowStepTimes;
 pub use rule::{Costs, DraftStats, RowBudget};
 pub use selection::Passes;
 pub use step_cost::StepCost;
