@@ -2,9 +2,8 @@
 
     PYTHONPATH=python:benches:tests/helpers python -m gpu [PART ...] [--case ANSWERS STORE BAR] ...
 
-A part that needs more time than `--seconds` leaves is skipped, and a part that fails does not stop
-the next. `--out` receives all figures so far. Only `real` downloads, a model. `--dry` runs small
-sizes on a CPU.
+A part that fails does not stop the next. `--out` receives all figures so far. Only `real`
+downloads, a model. `--dry` runs small sizes on a CPU.
 """
 
 from __future__ import annotations
@@ -40,19 +39,9 @@ DRY = {
     "ways": ["generate", "plain"],
     "model": str(Path(__file__).parents[2] / "packages/demo/specds_demo/tiny"),
 }
-SHARES = {
-    "machine": 10,
-    "kernel": 30,
-    "noise": 10,
-    "curve": 45,
-    "texts": 60,
-    "curve-of-second": 60,
-    "beside": 5,
-    "refused": 15,
-}
-"""Parts of a run without names, in order, and the seconds that each needs."""
+USUAL = ("curve", "curve-of-second")
+"""Parts of a run without names, in order."""
 PARTS = {
-    **dict.fromkeys(("machine", "kernel", "noise", "texts", "beside", "refused"), "device"),
     **dict.fromkeys(("curve", "curve-of-second"), "curve"),
     "answers": "forced",
     **dict.fromkeys(("real", "invariant"), "weights"),
@@ -87,14 +76,9 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
     from gpu.figure import machine
 
     written: list[dict[str, Any]] = []
-    begun = perf_counter()
-    for name in options.parts or SHARES:
+    for name in options.parts or USUAL:
         print(f"\n{name}", flush=True)
         started = perf_counter()
-        left = options.seconds - (started - begun)
-        if left < SHARES.get(name, 0):
-            print(f"  skipped: {left:.0f} s are left of {SHARES[name]}", flush=True)
-            continue
         for figure in _until_failure(name, options):
             met = {True: "met", False: "MISSED", None: ""}[figure.met]
             value = "-" if figure.value is None else f"{figure.value:,.4g}"
@@ -154,7 +138,7 @@ def tests(options: argparse.Namespace) -> Iterator[Figure]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="by default ten minutes of parts")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default those of steps")
     parser.add_argument(
         "--case",
         nargs=3,
@@ -166,7 +150,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry", action="store_true", help="small sizes on a CPU")
     parser.add_argument("--shape", default="llama-2-7b")
     parser.add_argument("--second-shape", default="llama-3-8b")
-    parser.add_argument("--seconds", type=float, default=540, help="of all parts")
     parser.add_argument("--tokenizer", help="of the answers; by default the datastore's")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")

@@ -1,18 +1,11 @@
-"""Figures with their thresholds, times of computations, and the machine."""
+"""Figures with their thresholds, and the machine."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from statistics import median
-from time import perf_counter
 from typing import Any
-
-import torch
-
-REPEATS = 15
 
 
 @dataclass(frozen=True)
@@ -52,30 +45,3 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
-
-
-def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
-    """Return the median time of a computation: on a device by events around a CUDA graph."""
-    if device.type != "cuda":
-        compute()
-        started = perf_counter()
-        compute()
-        return perf_counter() - started
-    for _ in range(2):
-        compute()
-    torch.cuda.set_sync_debug_mode("error")  # a host synchronization would break the capture
-    try:
-        compute()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    graph, times = torch.cuda.CUDAGraph(), []
-    with torch.cuda.graph(graph):
-        compute()
-    for _ in range(1 + REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return median(times[1:])

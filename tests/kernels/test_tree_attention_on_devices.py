@@ -80,10 +80,13 @@ def test_kernel_compiles_for_absent_devices(
     "options", [{}, {"window": 300, **CAPPED}, {"chunk": 512, "block_size": 16}]
 )
 def test_kernel_attends_by_definition(head_dim, dtype, options):
-    for lengths, width, heads, group in [([3000, 0, 517], 64, 2, 4), ([9000], 1, 1, 1)]:
+    rows = ([3000, 0, 517], 64, 2, 4), ([9000], 1, 1, 1), ([4097, 31, 32, 33, 1, 0], 8, 4, 7)
+    for lengths, width, heads, group in rows:
         shape = lengths, width, heads, group, head_dim
         case = make_case(9, *shape, dtype=dtype, device="cuda", **options)
-        assert_near(case.attend(), case.expected(), dtype)
+        output = case.attend()
+        assert_near(output, case.expected(), dtype)
+        assert all(torch.equal(case.attend(), output) for _ in range(9))
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 import gc
 import random
 from functools import partial
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -20,9 +21,10 @@ from models import (
     tree_generate,
 )
 from recorded import kept_of
+from specds.transformers.accept.draws import Noise
 from specds.transformers.verify import recordings
 from specds.transformers.verify.packed import PackedRunner
-from specds.transformers.verify.recordings import release
+from specds.transformers.verify.recordings import CudaRecording, release
 
 pytestmark = [
     pytest.mark.gpu,
@@ -141,3 +143,47 @@ def test_half_precision_differs_only_at_near_ties(model, dtype):
     gaps = logits.amax(dim=-1) - logits.gather(1, emitted)[:, 0]
     # A few units in the last place of the largest logits.
     assert float(gaps.max()) <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())
+
+
+@pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 32_000), (7, 151_936)])
+def test_draws_and_the_generator_are_those_of_multinomial(num_rows, vocab_size):
+    probs = torch.rand(num_rows, vocab_size, device="cuda").softmax(-1)
+    torch.manual_seed(11)
+    expected = [torch.multinomial(probs, 1).flatten().tolist() for _ in range(6)]
+    state = torch.cuda.get_rng_state()
+    torch.manual_seed(11)
+    noise = Noise(num_rows, vocab_size, probs.device)
+    assert [(probs / noise.draw_at(at)).argmax(-1).tolist() for at in range(6)] == expected
+    noise.draw_at(9)
+    noise.close(6)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def test_another_thread_draws_while_graphs_are_captured():
+    noise, stop, failures = Noise(1, 64, torch.device("cuda")), Event(), []
+
+    def draw(place=0):
+        while not stop.is_set() and not failures:
+            try:
+                noise.draw_at(place := place + 1)
+            except RuntimeError as failure:
+                failures.append(failure)
+
+    thread = Thread(target=draw, daemon=True)
+    thread.start()
+    states = torch.ones(64, 64, device="cuda")
+    for _ in range(20):
+        CudaRecording(lambda: [states @ states for _ in range(200)][-1], None, states.device)
+    stop.set()
+    thread.join()
+    assert failures == []
+
+
+def test_samples_are_drawn_after_a_failed_capture(monkeypatch):
+    """The last test, as a failed capture may break the process."""
+    states = torch.ones(4, device="cuda")
+    # It fails in the capture itself, past the search for host synchronization.
+    monkeypatch.setattr(recordings, "_WAITING", frozenset())
+    with pytest.raises(RuntimeError):
+        CudaRecording(lambda: states * states.sum().item(), None, states.device)
+    assert torch.multinomial(states, 1).item() >= 0
