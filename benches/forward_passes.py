@@ -37,13 +37,15 @@ def tokens_of(number: int, vocab_size: int, start: int = 0) -> list[int]:
     return [(place * 104729 + 31 * start + 500) % vocab_size for place in range(number)]
 
 
-def specds_passes(path: str, num_threads: int, context: int) -> dict[str, Callable[[int], None]]:
-    """A pass for each of the instructions of this processor and each precision of activations."""
+def specds_passes(
+    path: str, num_threads: int, context: int, all_instructions: list[str]
+) -> dict[str, Callable[[int], None]]:
+    """A pass for each of these instructions of this processor and each precision of activations."""
     from specds._core import ForwardCache, ForwardModel, GgufFile
 
     file = GgufFile(path)
     passes = {}
-    for instructions in ("avx512", "avx2", "portable"):
+    for instructions in all_instructions:
         try:
             model = ForwardModel(file, instructions=instructions)
         except ValueError:
@@ -75,7 +77,9 @@ def fill(model, cache, context: int) -> None:
         cache.append(0, random.standard_normal(shape, dtype=np.float32))
 
 
-def transformers_passes(folder: str, num_threads: int, _: int) -> dict[str, Callable[[int], None]]:
+def transformers_passes(
+    folder: str, num_threads: int, *_: object
+) -> dict[str, Callable[[int], None]]:
     """A pass for each precision and backend."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -102,21 +106,23 @@ def transformers_passes(folder: str, num_threads: int, _: int) -> dict[str, Call
     return passes
 
 
-def llama_pass(path: str, num_threads: int, is_repacked: bool) -> Callable[[int], None]:
-    """A pass of llama.cpp, with its own repacked weights or without."""
+def llama_pass(
+    path: str, num_threads: int, depth: int, *, is_repacked: bool
+) -> Callable[[int], None]:
+    """A pass of llama.cpp after `depth` tokens, with its own repacked weights or without."""
     import llama_cpp
 
     model_options = llama_cpp.llama_model_default_params()
     model_options.use_extra_bufts = is_repacked
     model = llama_cpp.llama_model_load_from_file(path.encode(), model_options)
     options = llama_cpp.llama_context_default_params()
-    options.n_ctx, options.n_batch = CONTEXT + PROMPT + 64, PROMPT
+    options.n_ctx, options.n_batch = depth + PROMPT + 64, PROMPT
     options.n_threads = options.n_threads_batch = num_threads
     context = llama_cpp.llama_init_from_model(model, options)
     vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
     batch = llama_cpp.llama_batch_init(PROMPT, 0, 1)
 
-    def run(number: int, start: int = CONTEXT) -> None:
+    def run(number: int, start: int = depth) -> None:
         batch.n_tokens = number
         for place, token in enumerate(tokens_of(number, vocab_size, start)):
             batch.token[place], batch.pos[place] = token, start + place
@@ -125,9 +131,10 @@ def llama_pass(path: str, num_threads: int, is_repacked: bool) -> Callable[[int]
         if llama_cpp.llama_decode(context, batch) != 0:
             raise RuntimeError("llama.cpp refused a batch")
         llama_cpp.llama_synchronize(context)
-        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, CONTEXT, -1)
+        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, depth, -1)
 
-    run(CONTEXT, 0)
+    for start in range(0, depth, PROMPT):
+        run(min(PROMPT, depth - start), start)
     return run
 
 
@@ -140,14 +147,17 @@ def timed(run: Callable[[int], None], number: int, num_threads: int) -> float:
 
 def serve(arguments: argparse.Namespace) -> None:
     """Time a pass of llama.cpp for each number of tokens that is read."""
-    run = llama_pass(arguments.model, arguments.threads, arguments.repacked)
+    run = llama_pass(
+        arguments.model, arguments.threads, arguments.context, is_repacked=arguments.repacked
+    )
     for line in sys.stdin:
         print(timed(run, int(line), arguments.threads), flush=True)
 
 
 def llama_by_process(arguments: argparse.Namespace, is_repacked: bool) -> Callable[[int], float]:
     command = [arguments.llama_python, __file__, arguments.model, "--serve"]
-    command += ["--threads", str(arguments.threads), *["--repacked"] * is_repacked]
+    command += ["--threads", str(arguments.threads), "--context", str(arguments.context)]
+    command += ["--repacked"] * is_repacked
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -169,6 +179,7 @@ def main() -> None:
     parser.add_argument("--mix", default="Q4_K_M", help="the types of its weights")
     parser.add_argument("--folder", type=Path, help="where it is written")
     parser.add_argument("--context", type=int, default=CONTEXT, help="tokens before each pass")
+    parser.add_argument("--instructions", default="avx512,avx2,portable", help="those to time")
     parser.add_argument("--llama-python", help="an interpreter that has llama-cpp-python")
     parser.add_argument("--repacked", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--repetitions", type=int, default=10)
@@ -192,7 +203,8 @@ def main() -> None:
 def compare(arguments: argparse.Namespace) -> None:
     """Time all ways in turns, and print their tables."""
     made = transformers_passes if Path(arguments.model).is_dir() else specds_passes
-    passes = made(arguments.model, arguments.threads, arguments.context)
+    instructions = arguments.instructions.split(",")
+    passes = made(arguments.model, arguments.threads, arguments.context, instructions)
     ways = {
         name: lambda number, run=run: timed(run, number, arguments.threads)
         for name, run in passes.items()

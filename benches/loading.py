@@ -36,7 +36,12 @@ def write_random(path: Path, shape: str, mix: str) -> None:
     from specds.models import gguf_writer
 
     of, layers = SHAPES[shape], range(SHAPES[shape]["layers"])
-    metadata = metadata_of(of, layers)
+    # llama.cpp reads no tokenizer of this model, and takes the size from the metadata.
+    vocabulary = {
+        "tokenizer.ggml.model": "no_vocab",
+        f"{of['architecture']}.vocab_size": of["vocab"],
+    }
+    metadata = metadata_of(of, layers) | vocabulary
     shapes = {}
     for name, dimensions in tensors(of):
         kind = (
