@@ -17,6 +17,7 @@ SECTIONS = {
     "gguf_texts": "Architectures of GGUF files",
     "mixed": "Mixed requests",
     "serve": "Requests of the server",
+    "serve_hostile": "Hostile requests of the server",
     "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""

@@ -45,6 +45,14 @@ WRONG = [
     (CHAT, {"tools": "all"}, "tools"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),
+    (
+        CHAT,
+        {
+            "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": 5}}}],
+            "tool_choice": "required",
+        },
+        "tools",
+    ),
     (CHAT, {"prediction": "text"}, "prediction"),
     (CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     (CHAT, {"user": 5}, "user"),

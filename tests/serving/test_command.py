@@ -1,11 +1,13 @@
 """The command: it starts, says where it listens, and ends by a signal."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -58,6 +60,29 @@ def test_a_signal_ends_the_server_and_saves_the_request_cache(start, tmp_path):
     assert process.wait(20) == 0
     forgotten = specds.Memory.forget_in(file, [""])
     assert forgotten == [2]
+
+
+@pytest.mark.parametrize("grace_s", [5, 0])
+def test_a_running_request_gets_its_time_after_a_signal(start, grace_s):
+    program = (
+        "-c",
+        (
+            "import functools, specds.serving.app as of\n"
+            f"of.run = functools.partial(of.run, grace_s={grace_s})\n"
+            "from specds.cli import main\nmain()"
+        ),
+    )
+    process, address = start("demo-small", "--port", 0, program=program)
+    asked = {"prompt": "def add(a, b):\n", "max_tokens": 300, "temperature": 1.5, "stream": True}
+    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(asked).encode())
+    with urllib.request.urlopen(request) as answer:
+        assert answer.readline()
+        process.send_signal(signal.SIGTERM)
+        lines = answer.readlines()
+    is_stopped = any(b"the server stops" in line for line in lines)
+    assert (b"data: [DONE]\n" in lines, is_stopped) == (True, grace_s == 0), lines[-3:]
+    assert process.wait(20) == 0
+    assert process.stdout.read() == ""
 
 
 def test_a_killed_server_keeps_the_request_cache_of_its_last_save(start, tmp_path):

@@ -140,7 +140,7 @@ def serve(
             terminal.out.print(f"{name} is served at {address}/v1", soft_wrap=True)
 
         served = app.ServedModel(name, loaded, tokenizer, drafting, engine, reader, keys, announce)
-        app.run(app.make_app(served), sock)
+        app.run(served, sock)
 
 
 def _loaded(ref: Any, activations: str, context: int | None) -> tuple[Any, Any]:

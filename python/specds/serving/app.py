@@ -106,21 +106,29 @@ def make_app(served: ServedModel) -> Starlette:
     return app
 
 
-def run(app: Starlette, sock: socket.socket, grace_s: int = 5) -> None:
+class _GracefulServer(uvicorn.Server):
+    """A server whose engine ends, some time after a signal, the texts that still run."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, grace_s: float) -> None:
+        super().__init__(config)
+        self._engine, self._grace_s = engine, grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.get_running_loop().call_later(self._grace_s, self._engine.stop)
+        await super().shutdown(sockets)
+        ending.cancel()
+
+
+def run(served: ServedModel, sock: socket.socket, grace_s: float = 5) -> None:
     """Serve at a listening socket until SIGINT or SIGTERM; requests then get `grace_s` seconds."""
     config = uvicorn.Config(
-        app,
-        log_level="error",
-        access_log=False,
-        ws="none",
-        lifespan="on",
-        timeout_graceful_shutdown=grace_s,
+        make_app(served), log_level="error", access_log=False, ws="none", lifespan="on"
     )
     # uvicorn raises the signals again at its end, when there is something left to save.
     before = {number: signal.signal(number, lambda *_: None)
               for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
     try:
-        uvicorn.Server(config).run(sockets=[sock])
+        _GracefulServer(config, served.engine, grace_s).run(sockets=[sock])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

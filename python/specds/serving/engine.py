@@ -92,13 +92,17 @@ class Engine:
                 job.is_left = True
             self._changed.notify()
 
-    def close(self) -> None:
-        """End all jobs, and the thread."""
+    def stop(self) -> None:
+        """End all jobs with an error, and take no more."""
         with self._changed:
             self._is_closed = True
             for job in (*self._waiting, *self._active):
-                job.is_left = True
+                job.failure, job.is_left = BusyError("the server stops"), True
             self._changed.notify()
+
+    def close(self) -> None:
+        """End all jobs, and the thread."""
+        self.stop()
         self._thread.join()
 
     def _run(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from specds.integrations.openai import count_accepted
+from specds.serving.engine import BusyError
 from specds.serving.job import LogProb, TextJob, Update
 from specds.serving.pieces import Piece
 from specds.serving.requests import ApiRequest
@@ -17,7 +18,7 @@ from specds.serving.requests import ApiRequest
 
 def status_of(failure: Exception) -> tuple[int, str]:
     """Return the status and the message of a failure."""
-    if isinstance(failure, MemoryError):
+    if isinstance(failure, (MemoryError, BusyError)):
         return 503, str(failure)
     return (400, str(failure)) if isinstance(failure, ValueError) else (500, "a pass failed")
 

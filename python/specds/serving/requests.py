@@ -179,7 +179,7 @@ class RequestReader:
         ids, mark_at, tail = self._chat_prompt(messages, tools, given)
         style = Style.of(self._template, has_tools=bool(tools), is_forced=bool(forced))
         in_reasoning = any(tail.rstrip().endswith(pair[0]) for pair in style.reasoning)
-        source = schema_source(_schema_of_calls(forced)) if forced else self._format(given)
+        source = _grammar(_schema_of_calls(forced), "tools") if forced else self._format(given)
         predicted = self._predicted(given)
         is_predicted = predicted is not None
         if predicted is None and tools and source is None:
@@ -369,10 +369,7 @@ class RequestReader:
                 "with a schema",
                 "response_format",
             )
-        try:
-            return schema_source(schema)
-        except ValueError as error:
-            raise RequestError(str(error), "response_format") from None
+        return _grammar(schema, "response_format")
 
     def _predicted(self, given: dict[str, Any]) -> list[int] | None:
         if given.get("prediction") is None:
@@ -530,6 +527,13 @@ def _stops(given: Any) -> tuple[str, ...]:
             "stop",
         )
     return tuple(_utf8(stop, "stop") for stop in stops if stop)
+
+
+def _grammar(schema: dict[str, Any], field: str) -> str:
+    try:
+        return schema_source(schema)
+    except ValueError as error:
+        raise RequestError(str(error), field) from None
 
 
 def _messages(given: Any) -> list[dict[str, Any]]:
