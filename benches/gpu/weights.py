@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import specds
@@ -29,7 +27,6 @@ from specds.bench.generation.target import (
     Way,
     baseline_way,
     drafter_way,
-    synchronize,
 )
 from specds.papers import PromptLookupDrafter
 
@@ -39,7 +36,7 @@ OURS = ("plain", "specds")
 
 
 def real(options: argparse.Namespace) -> Iterator[Figure]:
-    """A real model: texts, speed over compiled `generate`, and where the time goes."""
+    """A real model: texts, and speed over compiled `generate`."""
     model, asked, settings = _loaded(options)
     specds.warm_up(model)
     target = BenchTarget(model)
@@ -47,8 +44,6 @@ def real(options: argparse.Namespace) -> Iterator[Figure]:
     # A request of the kind may follow from earlier ones, as on a server.
     ways.append(drafter_way(OURS[1], target, FusedDrafter, "auto"))
     yield from _warm_up(ways, [ids for prompts in asked.values() for ids in prompts], settings)
-    if options.device == "cuda":
-        yield from _on_device(options.dtype, ways, next(iter(asked.values()))[0], settings)
     # Last, since it takes minutes: what a limit of time ends is in the file of rows.
     yield from _speeds(options, target, ways, asked, settings)
 
@@ -186,23 +181,3 @@ def _summary(
         speed = mean(of[way] / of["compiled"] for of in rates)
         least = LEAST_SPEED if way == OURS[1] else None
         yield Figure(f"{options.dtype}: {way} over compiled", speed, "x", None, least)
-
-
-def _on_device(
-    dtype: str, ways: list[Way], ids: list[int], settings: dict[str, Any]
-) -> Iterator[Figure]:
-    """Share of a request in which the device computes, and its launches, for each way."""
-    for way in ways:
-        # A profile of thousands of launches takes longer to read than to make.
-        call: Callable[[], Any] = partial(way.start(), [ids], settings | {"max_new_tokens": 16})
-        started = perf_counter()
-        (text,) = call().token_ids
-        synchronize(torch.device("cuda"))
-        seconds = perf_counter() - started
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
-            call()
-            synchronize(torch.device("cuda"))
-        cuda = torch.autograd.DeviceType.CUDA
-        times = [of.time_range.elapsed_us() for of in seen.events() if of.device_type == cuda]
-        note = f"{len(times) / len(text):.0f} launches, {1e3 * seconds / len(text):.2f} ms a token"
-        yield Figure(f"{dtype}: {way.name}, device busy", sum(times) / 1e6 / seconds, "", note=note)

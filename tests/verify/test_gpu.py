@@ -21,6 +21,8 @@ from models import (
     tree_generate,
 )
 from recorded import kept_of
+from specds import generate
+from specds.papers import PromptLookupDrafter
 from specds.transformers.accept.draws import Noise
 from specds.transformers.verify import recordings
 from specds.transformers.verify.packed import PackedRunner
@@ -143,6 +145,19 @@ def test_half_precision_differs_only_at_near_ties(model, dtype):
     gaps = logits.amax(dim=-1) - logits.gather(1, emitted)[:, 0]
     # A few units in the last place of the largest logits.
     assert float(gaps.max()) <= 16 * torch.finfo(dtype).eps * float(logits.abs().max())
+
+
+def test_shape_invariant_texts_do_not_depend_on_drafts(model):
+    model.to(torch.bfloat16)
+    asked = {"verification": "model", "shape_invariant": True, "max_nodes": 7, "top_k": 0}
+    for seed in range(6):
+        made = []
+        for drafter in (random_drafter(), PromptLookupDrafter()):
+            torch.manual_seed(seed)
+            output = generate(model, prompt(seed=seed).to("cuda"), drafter, do_sample=True,
+                              max_new_tokens=60, **asked)  # fmt: skip
+            made.append(output.sequences.tolist())
+        assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(("num_rows", "vocab_size"), [(1, 32_000), (7, 151_936)])
