@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -215,14 +216,17 @@ def compare(arguments: argparse.Namespace) -> None:
             "llama.cpp, repacked": llama_by_process(arguments, is_repacked=True),
             **ways,
         }
+    from specds.bench.turns import in_turns
+
     sizes = (*NUM_TOKENS, PROMPT)
     times: dict[tuple[str, int], list[float]] = {}
     for repetition in range(arguments.repetitions):
         for number in sizes:
             if number == PROMPT and repetition % 5:
                 continue
-            for name, measure in ways.items():
-                times.setdefault((name, number), []).append(measure(number) * 1e3)
+            calls = {name: partial(measure, number) for name, measure in ways.items()}
+            for name, call in in_turns(calls, repetition).items():
+                times.setdefault((name, number), []).append(call.result * 1e3)
     unit = "CPU ms" if arguments.threads == 1 else "ms"
     context, number = arguments.context, arguments.repetitions
     print(f"{unit} of a pass of k tokens after {context}, min (median) of {number}")
