@@ -315,7 +315,7 @@ def _records(comparison: Comparison) -> list[dict[str, Any]]:
 
 _NEXT = """
 Next, with your own model and text:
-  specds chat --model FILE.gguf --activations int8 --memory mine.memory
+  specds chat --model FILE.gguf --memory mine.memory
   specds build --corpus ./src --tokenizer FILE.gguf --out src.specds
-  specds generate --model FILE.gguf --activations int8 --datastore src.specds "def main("
-A folder or a name on the hub, such as Qwen/Qwen2.5-Coder-1.5B-Instruct, has no `--activations`."""
+  specds generate --model FILE.gguf --datastore src.specds "def main("
+A name on the hub, such as Qwen/Qwen2.5-Coder-1.5B-Instruct, will do, too."""

@@ -50,7 +50,7 @@ def generate(
             text still begins with the prompt.
 
     Examples:
-        specds generate --model model.gguf --activations int8 "def main("
+        specds generate --model model.gguf "def main("
         specds generate --model demo --datastore stdlib.specds "def main("
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds -
         specds generate --model demo "import json" --memory requests.memory
@@ -174,7 +174,7 @@ def chat(
             is the control token.
 
     Examples:
-        specds chat --model model.gguf --activations int8
+        specds chat --model model.gguf
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct
         specds chat --model ./vicuna --datastore a.specds --by-source
     """

@@ -67,11 +67,12 @@ class Running:
         verification: `native`: in Rust, on a CPU; `packed`: all sequences as one packed batch, with
             our attention; `model`: the model's own forward pass; `auto`: the first that supports
             the model, with `native` on a CPU alone and `packed` on a CPU or an H100.
-        activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
+        activations: Activations of a GGUF file on a CPU: `int8` rounds as llama.cpp does, `float32`
+            is slower and writes what transformers writes. [default: `int8`]
         context (TOKENS): Most tokens of a text, prompt included, of a GGUF file on a CPU.
             [default: the file's own]
         cache_type: Precision of keys and values of a GGUF file on a CPU; `float16` takes half the
-            memory. [default: `float16` with `--activations int8`, else `float32`]
+            memory. [default: `float16`, or `float32` with `--activations float32`]
         threads: Threads of a forward pass on a CPU. [default: `OMP_NUM_THREADS`, or one for each
             core]
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
@@ -96,7 +97,7 @@ class Running:
     model_tables: bool = False
     max_nodes: MaxNodes = "auto"
     verification: Literal["auto", "native", "packed", "model"] = "auto"
-    activations: Literal["float32", "int8"] = "float32"
+    activations: Literal["float32", "int8"] | None = None
     context: int | None = None
     cache_type: Literal["float32", "float16"] | None = None
     threads: int | None = None

@@ -82,7 +82,7 @@ def load_model(
     device: str = "auto",
     dtype: str = "auto",
     tokenizer: PreTrainedTokenizerBase | None = None,
-    activations: str = "float32",
+    activations: str | None = None,
     framework: Framework = "transformers",
     context_length: int | None = None,
     cache_type: str | None = None,
@@ -98,7 +98,7 @@ def load_model(
         dtype: ``auto`` is float32 on a CPU, where half precision does not help and makes ties,
             and the checkpoint's dtype on other devices.
         tokenizer: The model's tokenizer, if it is already loaded.
-        activations: Activations of a GGUF file on a CPU; see `load_gguf`.
+        activations: Activations of a GGUF file on a CPU, by default `int8`; see `load_gguf`.
         framework: `numpy` returns a `GgufModel` if the core can compute the model on a CPU: a GGUF
             file or one of the demo's models.
         context_length: Most tokens of a text of a GGUF file on a CPU; see `load_gguf`.
@@ -116,14 +116,14 @@ def load_model(
         require_packages(ref, "torch", "transformers")
     reason = ""
     if ref.kind == "gguf":
-        wanted = device, whole_dtype(dtype), activations, context_length, cache_type
+        wanted = device, whole_dtype(dtype), activations or "int8", context_length, cache_type
         native = _load_native(ref, *wanted, tokenizer, framework, progress)
         if isinstance(native, tuple):
             return native
         reason = native
     elif framework == "numpy" and ref.name in OF_DEMO:
         try:
-            return _load_demo(Path(ref.path), activations, context_length, cache_type)
+            return _load_demo(Path(ref.path), activations or "float32", context_length, cache_type)
         except UnsupportedFileError as error:
             reason = f"native cannot compute it: {error}"
     given = {"context_length": context_length, "cache_type": cache_type}
