@@ -59,6 +59,15 @@ def test_missing_part_is_named_by_each_command(tmp_path):
         assert f"{missing.name} is missing" in line
 
 
+def test_activations_are_int8_unless_asked_for(tmp_path):
+    path = str(write_model(tmp_path / "m.gguf", "llama", vocab=258, extra=byte_tokenizer()))
+    loaded = load_model(path, framework="numpy")[0]
+    assert (loaded.activations, loaded.cache_type) == ("int8", "float16")
+    loaded = load_model(path, framework="numpy", activations="float32")[0]
+    assert (loaded.activations, loaded.cache_type) == ("float32", "float32")
+    assert load_model("demo-small", framework="numpy")[0].activations == "float32"
+
+
 def test_split_file_that_native_cannot_compute_is_not_given_to_transformers(tmp_path):
     path = write_model(tmp_path / "s.gguf", "mpt", num_parts=2, vocab=258, extra=byte_tokenizer())
     with pytest.raises(ValueError, match="transformers reads no split files"):
