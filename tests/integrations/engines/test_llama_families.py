@@ -25,6 +25,6 @@ def test_logits_are_those_of_llama_cpp(path):
     expected = engine.scores[: len(TOKENS)]
     core = ForwardModel(GgufFile(path))
     logits = core.forward(ForwardCache(core), [(0, TOKENS, None, len(TOKENS))])
-    # llama.cpp reads GELU from a table of halves.
-    tolerance = 1e-2 if path.stem.startswith("gemma") else 1e-4
+    # llama.cpp reads GELU from a table of halves, and adds up in another order.
+    tolerance = 1e-2 if path.stem.startswith("gemma") else 2e-4
     np.testing.assert_allclose(logits, expected, atol=tolerance * expected.std())
