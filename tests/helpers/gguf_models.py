@@ -1,7 +1,9 @@
 """GGUF files of small random models."""
 
 import numpy as np
+import pytest
 
+from specds._core import ForwardModel, GgufFile
 from specds.models import gguf_writer
 
 BLOCKS = {  # number of the type, weights and bytes of a block, places of its halves
@@ -218,3 +220,13 @@ def byte_tokenizer(template=None):
         "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 257,
     }  # fmt: skip
     return metadata | ({"tokenizer.chat_template": template} if template else {})
+
+
+def core_of(path, instructions="auto"):
+    """The core's model of a file; the test is skipped where a processor lacks the instructions."""
+    try:
+        return ForwardModel(GgufFile(path), instructions=instructions)
+    except ValueError as error:
+        if "does not have" not in str(error):
+            raise
+        pytest.skip(str(error))
