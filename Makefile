@@ -62,11 +62,11 @@ test-browser: dev
 
 # Programs that pin their packages, in an environment of their own.
 $(VENV)-clients/installed:
-	$(PYTHON) -m venv $(VENV)-clients && $(VENV)-clients/bin/python -m pip install --quiet aider-chat litellm llm
+	$(PYTHON) -m venv $(VENV)-clients && $(VENV)-clients/bin/python -m pip install --quiet aider-chat litellm llm 'moto[server]>=5'
 	touch $@
 
-test-clients: dev $(VENV)-clients/installed ## aider, LiteLLM and llm with `specds serve`
-	PATH="$(CURDIR)/$(VENV)-clients/bin:$$PATH" $(BIN)/pytest -m client tests/serving/test_clients.py --timeout 900
+test-clients: dev $(VENV)-clients/installed ## aider, LiteLLM and llm with `specds serve`, and moto's S3
+	PATH="$(CURDIR)/$(VENV)-clients/bin:$$PATH" $(BIN)/pytest -m client tests/serving/test_clients.py tests/datastore/test_stores.py --timeout 900
 
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800

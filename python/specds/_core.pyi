@@ -30,6 +30,7 @@ __all__ += [
     "prompt_lookup_session",
     "read_manifest",
     "was_killed_after_publishing",
+    "without_credentials",
 ]
 __all__ += ["read_outcomes", "rest_session"]
 
@@ -145,6 +146,7 @@ def compact(
 def read_manifest(path: str | PathLike[str]) -> str: ...
 def datastore_files(path: str | PathLike[str]) -> list[tuple[str, bool]]: ...
 def was_killed_after_publishing(path: str | PathLike[str]) -> bool: ...
+def without_credentials(path: str | PathLike[str]) -> str: ...
 
 @final
 class TokenTree:

@@ -23,6 +23,8 @@ EXTRAS = {
     "uvicorn": "serve",
     "prometheus_client": "serve",
     "ray": "ray",
+    "obstore": "fleet",
+    "redis": "fleet",
     "specds_demo": "demo",
 }
 """The extra of this package that brings another one."""

@@ -29,7 +29,7 @@ use crate::token_tree::TokenTree;
 ///         tenant; ``shared``, those of its tenant too, and all requests without a tenant belong to one. A
 ///         request that drafts from no earlier one leaves nothing behind.
 ///     memory_bytes: Size limit of the memory in bytes.
-///     snapshot: A folder that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
+///     snapshot: A folder or URL that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
 ///     sync_interval: Seconds between two exchanges of the memory with the snapshot, which take in what
 ///         other processes wrote. A datastore that was replaced is then opened again. The drafter also
 ///         exchanges when the engine has become idle.
@@ -55,6 +55,13 @@ use crate::token_tree::TokenTree;
 ///     FormatError: The datastore cannot be read.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct EngineDrafter(Mutex<engine::EngineDrafter>);
+
+impl Drop for EngineDrafter {
+    /// Lets the thread of a shared memory use the interpreter meanwhile.
+    fn drop(&mut self) {
+        Python::try_attach(|py| py.detach(|| lock(&self.0).close()));
+    }
+}
 
 type Chains = (Matrix, Made<i64>, Matrix<f32>);
 type Trees = (Matrix, Made<i64>, Made<bool, Ix3>);

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use numpy::AsSliceError;
 use pyo3::create_exception;
 use pyo3::exceptions::{
-    PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyMemoryError, PyOSError,
-    PyPermissionError, PyRuntimeError, PyValueError,
+    PyBlockingIOError, PyConnectionError, PyFileExistsError, PyFileNotFoundError, PyMemoryError,
+    PyOSError, PyPermissionError, PyRuntimeError, PyValueError,
 };
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
@@ -140,6 +140,7 @@ fn exception(error: Error) -> PyErr {
                 PyPermissionError::new_err(message)
             }
             None if source.kind() == ErrorKind::NotFound => PyFileNotFoundError::new_err(message),
+            None if source.kind() == ErrorKind::NotConnected => PyConnectionError::new_err(message),
             None => PyOSError::new_err(message),
         },
         Error::Locked(_) => PyBlockingIOError::new_err(message),

@@ -22,6 +22,7 @@ mod request_options;
 mod sampling;
 mod session;
 mod storage;
+mod stores;
 mod token_tree;
 
 use pyo3::prelude::*;
@@ -61,7 +62,7 @@ mod _core {
         found::{Match, StoredDocument},
         fused::FusedState,
         linear::{has_linear_product, linear_product},
-        memory::Memory,
+        memory::{Memory, without_credentials},
         papers::{AdaptiveTrigrams, ModelTables, Trigrams},
         papers::{aded_session, n_grammys_session, prompt_lookup_session, rest_session},
         passes::{pack_rows, read_outcomes},
@@ -79,6 +80,7 @@ mod _core {
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         module.add("DEFAULTS", super::options::defaults(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        specds_core::memory::set_opener(super::stores::open);
         super::observe_forks(module.py())
     }
 }

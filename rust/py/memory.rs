@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use specds_core::memory::{MemoryOptions, Sharing, Transfer, Unstored};
 use specds_index::DatastoreOptions;
 
@@ -30,15 +30,15 @@ use crate::options;
 ///
 /// Raises:
 ///     ValueError: An argument is out of range.
-#[pyclass(frozen, module = "specds")]
+#[pyclass(frozen, weakref, module = "specds")]
 pub(crate) struct Memory {
     pub(crate) memory: Arc<specds_core::memory::Memory>,
-    sharing: Mutex<Option<Sharing>>,
+    sharing: Arc<Mutex<Option<Sharing>>>,
 }
 
 impl From<specds_core::memory::Memory> for Memory {
     fn from(memory: specds_core::memory::Memory) -> Self {
-        Self { memory: Arc::new(memory), sharing: Mutex::default() }
+        Self { memory: Arc::new(memory), sharing: Arc::default() }
     }
 }
 
@@ -54,7 +54,7 @@ impl Memory {
     /// Opens a request cache that `save` or `share` wrote.
     ///
     /// Args:
-    ///     path: The folder or URL, or a file of an earlier version.
+    ///     path: The folder or URL.
     ///     vocab_size: The vocabulary size of the saved memory.
     ///     max_bytes: Size limit in bytes. If it is less than before, texts may be evicted.
     ///     tokenizer: The tokenizer of the saved memory.
@@ -187,8 +187,7 @@ impl Memory {
 
     /// Exchanges texts, adapted weights and deletions with a store, so that both have what one of them had.
     ///
-    /// A folder is readable by its owner alone, or as it was before. A file that an earlier version wrote becomes a
-    /// folder. Other threads can read the memory meanwhile.
+    /// A new folder is readable by its owner alone. Other threads can read the memory meanwhile.
     ///
     /// Args:
     ///     path: The folder, which is made if there is none, or a URL.
@@ -212,7 +211,7 @@ impl Memory {
     }
 
     /// Shares the memory with other processes through a store: a thread calls `save` at an interval, and once more
-    /// when the memory is dropped.
+    /// when the memory is dropped or the interpreter ends.
     ///
     /// A process that is killed does not damage the store.
     ///
@@ -222,21 +221,31 @@ impl Memory {
     ///
     /// Raises:
     ///     FormatError: The store is damaged. It does not change.
-    ///     OSError: The store cannot be written.
+    ///     OSError: The store cannot be written. If one at a URL does not answer, the memory is shared as soon
+    ///         as it does, without an error.
     ///     ValueError: The store has another vocabulary or tokenizer, or `every` is out of range.
     #[pyo3(signature = (path, *, every = 60.0))]
-    fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> Result<()> {
+    fn share(of: &Bound<'_, Self>, path: PathBuf, every: f64) -> Result<()> {
+        let (this, py) = (of.get(), of.py());
         if !(0.001..=86_400.0).contains(&every) {
             let message = format!("`every` must lie in 0.001..=86400, not {every}");
             return Err(PyValueError::new_err(message).into());
         }
-        let (memory, every) = (Arc::clone(&self.memory), Duration::from_secs_f64(every));
-        let before = lock(&self.sharing).take();
+        let (memory, every) = (Arc::clone(&this.memory), Duration::from_secs_f64(every));
+        let before = lock(&this.sharing).take();
         let sharing = py.detach(|| {
             drop(before);
             Sharing::start(memory, &path, every, None, None::<NoRequests>)
         });
-        *lock(&self.sharing) = Some(sharing?);
+        *lock(&this.sharing) = Some(sharing?);
+        // The last exchange may need the interpreter, in the thread.
+        let sharing = Arc::clone(&this.sharing);
+        let end = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            let sharing = lock(&sharing).take();
+            args.py().detach(|| drop(sharing));
+        };
+        let end = PyCFunction::new_closure(py, None, None, end)?;
+        py.import("weakref")?.call_method1("finalize", (of, end))?;
         Ok(())
     }
 
@@ -295,6 +304,12 @@ impl Memory {
 
 fn memory_options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
     MemoryOptions { vocab_size, max_bytes, tokenizer: tokenizer.to_owned() }
+}
+
+/// Returns the path of a request cache's folder, or its URL without what may be credentials.
+#[pyfunction]
+pub(crate) fn without_credentials(path: PathBuf) -> String {
+    specds_core::memory::without_credentials(&path).to_string_lossy().into_owned()
 }
 
 /// A memory that no engine fills.

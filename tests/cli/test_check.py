@@ -6,7 +6,6 @@ import shutil
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import transformers
@@ -16,8 +15,6 @@ from models import HYBRIDS, build
 from specds import Memory
 from specds.models.gguf import GgufVocabulary
 from specds.models.resolve import ModelRef
-
-OLD_MEMORY = Path(__file__).parent.parent / "data" / "memory-6.bin"
 
 
 def test_check_of_supported_model_reports_method_and_sizes(run):
@@ -77,7 +74,6 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
     (tmp_path / "cache/weights-2-16.packed").write_bytes(b"damaged")
     shutil.copytree(datastore, tmp_path / "here/below/d.specds")
     Memory(10).save(tmp_path / "here/one.memory")
-    shutil.copy(OLD_MEMORY, tmp_path / "here/old.memory")
     (tmp_path / "here/.d.specds.build").mkdir()
     (tmp_path / "here/.d.specds.build/specds.lock").touch()
     (tmp_path / "here/web").mkdir()
@@ -88,7 +84,6 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
     assert found == {
         ("datastore", "d.specds"),
         ("memory", "one.memory"),
-        ("memory", "old.memory"),
         ("unfinished build", ".d.specds.build"),
         ("cache", "tables-a-25.npz"),
         ("cache", "machine-1-a.specds"),

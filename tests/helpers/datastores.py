@@ -1,7 +1,11 @@
 """Datastores of documents that a test writes down, and files that others write."""
 
+import json
+import shutil
 import time
 from contextlib import suppress
+
+import xxhash
 
 from specds.indexing import DatastoreBuilder
 
@@ -32,6 +36,28 @@ def stored(path):
         with suppress(FileNotFoundError):  # another process has replaced it
             files.append(file.read_bytes())
     return b"".join(files)
+
+
+def write_store(path, segment, *, vocab_size, tokenizer=""):
+    """Write the folder of a request cache that has one segment, which may be damaged."""
+    name = f"{xxhash.xxh3_128_hexdigest(segment)}-{0:016x}"
+    listed = [{"name": name, "num_bytes": len(segment), "parts": []}]
+    head = {"format": "specds memory", "format_version": 1, "vocab_size": vocab_size}
+    head |= {"tokenizer": tokenizer, "tombstones": name, "segments": listed}
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    (path / name).write_bytes(segment)
+    write_head(path / "head-000000000000", head)
+
+
+def write_head(path, head):
+    """Write a head, with a valid checksum."""
+
+    def text(checksum):
+        sealed = {**head, "checksum": checksum}
+        return (json.dumps(sealed, indent=2, ensure_ascii=False) + "\n").encode()
+
+    path.write_bytes(text(xxhash.xxh3_128_hexdigest(text(""))))
 
 
 def segments(path):

@@ -14,7 +14,6 @@ from specds import terminal
 from specds._core import Datastore, GgufFile, UnsupportedFileError, memory_bandwidth
 from specds.cli import display
 from specds.cli.arguments import Json
-from specds.cli.model_options import is_memory
 from specds.models.cache_folder import cache_folder
 from specds.models.packing import source_of
 
@@ -260,10 +259,7 @@ def _found_in(folder: Path, depth: int) -> Iterator[tuple[str, Path, int]]:
     for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ():
         if path.is_symlink():
             continue
-        if path.is_file():
-            if _is_memory(path):
-                yield "memory", path, path.stat().st_size
-        elif path.is_dir() and any(path.glob("head-*")) and _is_memory(path):
+        if path.is_dir() and any(path.glob("head-*")):
             yield "memory", path, _size(path)
         elif path.is_dir() and _is_datastore(path):
             yield "datastore", path, _size(path)
@@ -277,13 +273,6 @@ def _is_datastore(path: Path) -> bool:
     try:
         return (path / "manifest.json").is_file() and bool(Datastore(path))
     except (OSError, ValueError):
-        return False
-
-
-def _is_memory(path: Path) -> bool:
-    try:
-        return is_memory(path)
-    except OSError:
         return False
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specds import terminal
-from specds._core import DEFAULTS, was_killed_after_publishing
+from specds._core import DEFAULTS, was_killed_after_publishing, without_credentials
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, Verbose, listed, tokenizer_name
 from specds.cli.records import Without, arguments_of
@@ -85,7 +85,7 @@ def add(
     /,
     *,
     corpus: _CORPUS_OR_NONE = None,
-    from_memory: Path | None = None,
+    from_memory: str | None = None,
     tenant: str = "",
     reading: _READING,
     options: DocumentOptions,
@@ -104,7 +104,7 @@ def add(
 
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
-        from_memory (FOLDER): Request cache, written by `save`, by `--memory`, or by a server.
+        from_memory (FOLDER|URL): Request cache, written by `save`, by `--memory`, or by a server.
         tenant: Tenant whose requests `--from-memory` moves; by default requests without one.
         tokenizer: Tokenizer; by default the one that the datastore was built with.
 
@@ -125,7 +125,7 @@ def add(
 
 
 def _move(
-    memory: Path,
+    memory: str,
     tenant: str,
     datastore: Path,
     options: DocumentOptions,
@@ -220,7 +220,7 @@ def _command(
     return os.fsencode(command).decode(errors="replace")
 
 
-def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> None:
+def forget(memory: str, tenants: list[str], /, *, as_json: Json = False) -> None:
     """Delete tenants from a request cache, in its store and all processes that share it.
 
     When the command ends, the store has no data of these tenants. Other processes delete them at
@@ -229,7 +229,7 @@ def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> Non
     processes that have not written its requests yet.
 
     Args:
-        memory (FOLDER): Request cache, written by `save`, by `--memory`, or by a server.
+        memory (FOLDER|URL): Request cache, written by `save`, by `--memory`, or by a server.
         tenants (TENANT...): Tenants to delete; "" for requests without a tenant.
 
     Example:
@@ -239,11 +239,12 @@ def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> Non
 
     numbers = Memory.forget_in(memory, tenants)
     num_forgotten = sum(number or 0 for number in numbers)
-    report = {"path": str(memory), "num_forgotten_texts": num_forgotten}
+    path = without_credentials(memory)
+    report = {"path": path, "num_forgotten_texts": num_forgotten}
     display.show("Memory", report, as_json=as_json)
     missing = [name for name, number in zip(tenants, numbers, strict=True) if number is None]
     if missing:
-        raise ValueError(f"{memory} has nothing of {', '.join(map(repr, missing))}")
+        raise ValueError(f"{path} has nothing of {', '.join(map(repr, missing))}")
 
 
 def merge(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specds import terminal
+from specds._core import without_credentials
 from specds.cli import arguments, display
 from specds.cli.arguments import MaxNodes
 from specds.cli.stream_output import Interrupt, Writer
@@ -61,7 +62,7 @@ class Running:
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `.` for
             the files of the git checkout here; `none` for none.
             [default: the one that the model's folder names, else `specds.default_datastore`]
-        memory: Folder of earlier requests to draft from; this request is added to it.
+        memory (FOLDER|URL): Earlier requests to draft from; this request is added to them.
         tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
         verification: `native`: in Rust, on a CPU; `packed`: all sequences as one packed batch, with
@@ -92,7 +93,7 @@ class Running:
     model: str
     datastore: Path | None = None
     drafter: DrafterOption = "fused"
-    memory: Path | None = None
+    memory: str | None = None
     tenant: str = ""
     model_tables: bool = False
     max_nodes: MaxNodes = "auto"
@@ -138,7 +139,8 @@ class Running:
 
     @property
     def drafts_from(self) -> str:
-        files = [str(file) for file in (self.datastore, self.memory) if file is not None]
+        memory = self.memory and without_credentials(self.memory)
+        files = [str(file) for file in (self.datastore, memory) if file is not None]
         return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
 
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
@@ -205,24 +207,20 @@ def require(running: Running) -> "list[ModelRef]":
     return [ModelRef.resolve(name) for name in (running.model, *running.drafter.models)]
 
 
-def require_memory(memory: Path | None) -> None:
-    """Reject a file of requests that is another file, or in no folder."""
-    if memory is not None and not memory.absolute().parent.is_dir():
-        raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
-    if memory is not None and memory.exists() and not is_memory(memory):
-        raise ValueError(f"{memory} is not a memory of specds: name another folder with --memory")
+def require_memory(memory: str | None) -> None:
+    """Reject a folder of requests that is another folder, or in no folder."""
+    if memory is None or "://" in memory:
+        return
+    path = Path(memory)
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path.parent}: no such folder: make it, or keep the memory elsewhere")
+    if path.exists() and not is_memory(path):
+        raise ValueError(f"{path} is not a memory of specds: name another folder with --memory")
 
 
 def is_memory(path: Path) -> bool:
-    """Return whether a path is a request cache: a folder, or a file of an earlier version."""
-    if path.is_dir():
-        return any(path.glob("head-*")) or not any(path.iterdir())
-    with path.open("rb") as file:
-        return file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
-
-
-MEMORY_MAGIC = b"SPECDS\0M"
-"""The first bytes of a file of `FusedDrafter.save`."""
+    """Return whether a path is the folder of a request cache, or an empty one."""
+    return path.is_dir() and (any(path.glob("head-*")) or not any(path.iterdir()))
 
 
 def open_datastore(name: Path | str, tokenizer: Any) -> "Datastore":

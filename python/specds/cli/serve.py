@@ -36,7 +36,7 @@ def serve(
     activations: Literal["float32", "int8"] = "int8",
     threads: int | None = None,
     datastore: str = "auto",
-    memory: Path | None = None,
+    memory: str | None = None,
     slot_memory: int | None = None,
     slots_file: Path | None = None,
     share_prefixes: bool = False,
@@ -61,7 +61,7 @@ def serve(
         datastore (auto|FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub;
             `.` for the files of the git checkout here; `none` for none; `auto` for the one that the
             model names, else the default datastore.
-        memory (FOLDER): Folder of the request cache, which is read at the start and saved each
+        memory (FOLDER|URL): Store of the request cache, which is read at the start and saved each
             minute and at the end.
         slot_memory (BYTES): Most memory of the keys and values of finished requests.
             [default: a quarter of what is available]

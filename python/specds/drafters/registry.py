@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 from specds._core import Datastore, ModelTables, Trigrams
@@ -30,14 +29,14 @@ class DrafterInputs:
 
     Attributes:
         tokenizer: Lets `fused` keep earlier requests without a datastore too.
-        memory: File of earlier requests, which may not exist yet.
+        memory: Folder or URL of earlier requests, which may not exist yet.
     """
 
     datastore: Datastore | None = None
     model: PreTrainedModel | None = None
     progress: Callable[[str, int, int], Any] | None = None
     tokenizer: Tokenizer | None = None
-    memory: Path | None = None
+    memory: str | None = None
     model_tables: bool = False
 
     def tables(self) -> ModelTables:

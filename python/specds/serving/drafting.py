@@ -1,8 +1,8 @@
-"""The drafter of a server: its datastore, and its request cache in a folder."""
+"""The drafter of a server: its datastore, and its request cache in a store."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from specds._core import Datastore
@@ -18,7 +18,7 @@ class Drafting:
 
     Args:
         datastore: A datastore of the tokenizer; None for the default one, once that is built.
-        memory: The folder of the request cache, which is exchanged with it each minute.
+        memory: The folder or URL of the request cache, which is exchanged with it each minute.
         takes_default: Whether to use the default datastore.
     """
 
@@ -26,11 +26,11 @@ class Drafting:
         self,
         tokenizer: Any,
         datastore: Datastore | None = None,
-        memory: Path | None = None,
+        memory: str | PathLike[str] | None = None,
         *,
         takes_default: bool = False,
     ) -> None:
-        self._drafter = FusedDrafter.resume(memory, datastore, tokenizer=tokenizer)
+        self._drafter = FusedDrafter.resume(None, datastore, tokenizer=tokenizer)
         self._memory, self._path = self._drafter.memory, memory
         if memory is not None and self._memory is not None:
             self._memory.share(memory, every=_SAVED_EVERY_S)
@@ -49,6 +49,6 @@ class Drafting:
         return 0.0 if self._memory is None else self._memory.deleted_at(tenant)
 
     def save(self) -> None:
-        """Write the request cache to its folder."""
+        """Write the request cache to its store."""
         if self._path is not None and self._memory is not None:
             self._memory.save(self._path)

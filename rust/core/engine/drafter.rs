@@ -15,6 +15,7 @@ use crate::engine::requests::{Context, EngineRequest, Requests};
 use crate::fused::drafter::{FusedDrafter, FusedSession};
 use crate::fused::finished::FinishedSequence;
 use crate::fused::sources::recycled::NUM_KEPT;
+use crate::memory::object_store::without_credentials;
 use crate::memory::sharing::{Sharing, Unstored};
 use crate::memory::store::Memory;
 use specds_index::base::forks::NoFork;
@@ -50,7 +51,7 @@ impl EngineDrafter {
     /// An invalid option, or a datastore that cannot be opened or has another tokenizer.
     pub fn open(config: EngineConfig, engine: &EngineInfo) -> Result<Self> {
         config.check()?;
-        let config = config.resolved(engine);
+        let mut config = config.resolved(engine);
         let datastore = config.datastore.as_ref().map(Datastore::open).transpose()?.map(Arc::new);
         let size = datastore.as_ref().map(|store| store.vocab_size());
         let mut warnings = Vec::new();
@@ -66,6 +67,8 @@ impl EngineDrafter {
             }
             _ => None,
         };
+        // The configuration is shown.
+        config.snapshot = config.snapshot.as_deref().map(without_credentials);
         Ok(Self {
             vocab_size: engine.vocab_size.or(size).unwrap_or(u32::MAX),
             with_memory: drafters.0,

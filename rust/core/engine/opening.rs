@@ -1,6 +1,5 @@
 //! Drafters and the memory of a configuration.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::engine::config::{EngineConfig, EngineInfo, MemoryScope};
@@ -61,15 +60,11 @@ pub(super) fn open_memory(
             .clone(),
     };
     let mut memory = Memory::new(options.clone())?;
-    if let Some(path) = &config.snapshot {
+    // A store that is shared is read by the first exchange.
+    if let (Some(path), None) = (&config.snapshot, config.sync_interval) {
         match Memory::open(path, options) {
             Ok(read) => memory = read,
-            // A shared store that cannot be read must not be overwritten.
-            Err(error) if config.sync_interval.is_none() => {
-                warnings.push(format!("the snapshot is not used: {error}"));
-            }
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) => warnings.push(format!("the snapshot is not used: {error}")),
         }
     }
     Ok(Some(Arc::new(memory)))

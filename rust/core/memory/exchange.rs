@@ -5,7 +5,6 @@
 //! heads are a sequence, and a deletion that is in one holds for all later ones: the exchange that adds a tombstone
 //! replaces the segments that have the tenant.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -14,7 +13,9 @@ use std::time::Duration;
 
 use crate::memory::folder::Folder;
 use crate::memory::head::{Contents, Head, Segment, Synced, random};
-use crate::memory::object_store::{FoundHead, ObjectStore, as_url, open_url};
+use crate::memory::object_store::{
+    FoundHead, ObjectStore, as_url, open_url, resolved, without_credentials,
+};
 use crate::memory::snapshot::{SnapshotContents, fill};
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tombstones::{NameHash, Tombstones};
@@ -39,7 +40,7 @@ impl Memory {
     /// Tenants that were deleted on one side are deleted on both. If both sides have adapted weights of a tenant,
     /// this memory keeps its own. Texts that the datastore `known` has are [removed](Self::remove_known) from both.
     /// Only what the other side lacks is read and written. The store does not change on an error, apart from objects
-    /// that a later exchange removes. A file that an earlier version wrote becomes a folder.
+    /// that a later exchange removes.
     ///
     /// # Errors
     /// [`Error::Snapshot`] if the store is damaged, [`Error::OtherTokenizer`], [`Error::Locked`] if other processes
@@ -57,16 +58,11 @@ impl Memory {
     /// [`Error::Snapshot`] if the store is damaged, [`Error::OtherTokenizer`], or an I/O error.
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
-        let path = path.as_ref();
-        let (store, folder) = at(path)?;
-        let old = folder.as_ref().and_then(Folder::old_file);
-        if let Some(old) = &old {
-            memory.take_in(path, &fs::read(old).map_err(Error::io(path))?)?;
-        }
-        let mut round = Round::begin(&memory, &*store, path);
+        let (store, name) = at(path.as_ref())?;
+        let mut round = Round::begin(&memory, &*store, &name);
         round.pull()?;
-        if round.synced.head.is_none() && old.is_none() {
-            return Err(missing(path));
+        if round.synced.head.is_none() {
+            return Err(missing(&name));
         }
         round.end();
         Ok(memory)
@@ -79,10 +75,10 @@ impl Memory {
     /// # Errors
     /// Those of [`save`](Self::save).
     pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
-        let path = path.as_ref();
-        let memory = Self::new(Self::options_of(path)?)?;
+        let path = resolved(path.as_ref())?;
+        let memory = Self::new(Self::options_of(&path)?)?;
         let mut num_texts = None;
-        memory.replace(path, &mut |memory| {
+        memory.replace(&path, &mut |memory| {
             num_texts.get_or_insert_with(|| {
                 let num_texts = |tenant: &&str| {
                     let number = memory.find(tenant).map(|_| memory.texts(tenant).len());
@@ -93,47 +89,25 @@ impl Memory {
             });
             Ok(None)
         })?;
-        if as_url(path).is_none() {
-            clear_transfers(Folder::at(path)?.path())?;
+        if as_url(&path).is_none() {
+            clear_transfers(&path)?;
         }
         Ok(num_texts.unwrap_or_default())
     }
 
     /// Returns the vocabulary and the tokenizer of a store, and the largest size limit.
-    pub(crate) fn options_of(path: &Path) -> Result<MemoryOptions> {
-        let (store, folder) = at(path)?;
-        let invalid = |reason| Error::Snapshot { path: path.to_owned(), reason };
-        let (vocab_size, tokenizer) = if let FoundHead::Changed(text, _) = store.head(None)? {
-            let head = Head::read(&text).map_err(invalid)?;
-            (head.vocab_size, head.tokenizer)
-        } else if let Some(old) = folder.and_then(|folder| folder.old_file()) {
-            let file = fs::read(old).map_err(Error::io(path))?;
-            let found = SnapshotContents::read(&file).map_err(invalid)?;
-            (found.vocab_size, found.tokenizer)
-        } else {
-            return Err(missing(path));
-        };
+    fn options_of(path: &Path) -> Result<MemoryOptions> {
+        let (store, name) = at(path)?;
+        let FoundHead::Changed(text, _) = store.head(None)? else { return Err(missing(&name)) };
+        let invalid = |reason| Error::Snapshot { path: name, reason };
+        let Head { vocab_size, tokenizer, .. } = Head::read(&text).map_err(invalid)?;
         Ok(MemoryOptions { vocab_size, max_bytes: MemoryOptions::MAX_BYTES, tokenizer })
     }
 
     /// Exchanges with the store at `path`, and runs `prepare` after the store is read.
     pub(crate) fn replace(&self, path: &Path, prepare: &mut Prepare<'_>) -> Result<()> {
-        let (store, folder) = at(path)?;
-        let Some(folder) = folder else {
-            return self.exchange(&*store, path, prepare);
-        };
-        let take_in = |old: PathBuf| match fs::read(&old) {
-            // Another process has it in the folder already.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            file => self.take_in(path, &file.map_err(Error::io(path))?),
-        };
-        // Before it is moved: a file that cannot be read stays where it is. After it: another process may have
-        // replaced the file.
-        folder.old_file().map_or(Ok(()), take_in)?;
-        folder.make()?;
-        folder.old_file().map_or(Ok(()), take_in)?;
-        self.exchange(&*store, path, prepare)?;
-        folder.remove_moved()
+        let (store, name) = at(path)?;
+        self.exchange(&*store, &name, prepare)
     }
 
     /// Exchanges with a store. `name` stands for it in errors, and in what the memory remembers of it.
@@ -153,13 +127,13 @@ impl Memory {
     }
 }
 
-/// The store at a path, and the folder if it is one.
-fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, Option<Folder>)> {
-    if let Some(url) = as_url(path) {
-        return Ok((open_url(url)?, None));
-    }
-    let folder = Folder::at(path)?;
-    Ok((Box::new(folder.clone()), Some(folder)))
+/// Returns the store at a path, and its name in errors.
+fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, PathBuf)> {
+    let store = match as_url(path) {
+        Some(url) => open_url(url)?,
+        None => Box::new(Folder::at(path)?),
+    };
+    Ok((store, without_credentials(path)))
 }
 
 fn missing(path: &Path) -> Error {

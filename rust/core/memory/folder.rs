@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::head::{is_segment_name, random};
 use crate::memory::object_store::{FoundHead, ObjectStore};
-use specds_index::storage::files::{create_owned, hidden, make_owned, resolve, sync_parent};
+use specds_index::storage::files::{create_owned, make_folder, resolve, sync_parent};
 use specds_index::{Error, Result};
 
 #[derive(Clone)]
@@ -28,58 +28,14 @@ impl Folder {
         resolve(path).map(Self)
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// A file of versions that exchanged through one file: at the path, or moved away by a process that was killed
-    /// before it had its content in the folder.
-    pub(crate) fn old_file(&self) -> Option<PathBuf> {
-        let is_file =
-            |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
-        [self.0.clone(), self.moved()].into_iter().find(is_file)
-    }
-
-    fn moved(&self) -> PathBuf {
-        self.0.with_file_name(hidden(self.0.file_name().unwrap_or_default(), ".old"))
-    }
-
-    /// Moves such a file away and makes the folder, with the owner and the permissions of the file.
-    pub(crate) fn make(&self) -> Result<()> {
-        let path = &self.0;
-        match fs::symlink_metadata(path) {
-            Ok(found) if found.is_dir() => self.check_known(),
-            Ok(found) => {
-                check_replaceable(&found).map_err(Error::io(path))?;
-                let moved = self.moved();
-                fs::rename(path, &moved).map_err(Error::io(path))?;
-                make_owned(path, Some(&found)).inspect_err(|_| {
-                    let _ = fs::rename(&moved, path);
-                })
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                make_owned(path, fs::symlink_metadata(self.moved()).ok().as_ref())
-            }
-            Err(error) => Err(Error::io(path)(error)),
-        }
-    }
-
-    /// Rejects a folder with other files: a mistyped path must not fill it.
-    fn check_known(&self) -> Result<()> {
+    /// Makes the folder, and rejects one with other files: a mistyped path must not fill it.
+    fn make(&self) -> Result<()> {
+        make_folder(&self.0)?;
         let names = self.names()?;
         let is_ours = |name: &String| name.starts_with(HEAD) || is_segment_name(name);
         let reason = "it is a folder with other files: name a new one, or a request cache";
         let foreign = || Error::io(&self.0)(io::Error::new(ErrorKind::InvalidInput, reason));
         if names.is_empty() || names.iter().any(is_ours) { Ok(()) } else { Err(foreign()) }
-    }
-
-    pub(crate) fn remove_moved(&self) -> Result<()> {
-        match fs::remove_file(self.moved()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::io(&self.moved())(error))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn names(&self) -> Result<Vec<String>> {
@@ -140,24 +96,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn is_missing(error: &io::Error) -> bool {
-    // A file of an earlier version is not a folder.
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-}
-
-fn check_replaceable(found: &fs::Metadata) -> io::Result<()> {
-    if !found.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is neither a folder nor a file"));
-    }
-    #[cfg(unix)]
-    if let number @ 2.. = std::os::unix::fs::MetadataExt::nlink(found) {
-        let reason = format!("it has {number} names (hard links): remove all but one");
-        return Err(io::Error::other(reason));
-    }
-    if found.permissions().readonly() {
-        let reason = "it is read-only: let its owner write it (`chmod u+w`), or name another one";
-        return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
-    }
-    Ok(())
+    error.kind() == ErrorKind::NotFound
 }
 
 impl ObjectStore for Folder {
@@ -226,6 +165,9 @@ impl ObjectStore for Folder {
     }
 
     fn put(&self, name: &str, content: &[u8]) -> Result<()> {
+        if self.last_head()?.is_none() {
+            self.make()?;
+        }
         self.write(&self.0.join(name), content)
     }
 

@@ -1,8 +1,9 @@
 //! The interface of stores that several processes exchange a request cache through.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use specds_index::storage::files::resolve;
 use specds_index::{Error, Result};
 
 /// A store of immutable objects and one head, which is replaced only if no other process has replaced
@@ -59,8 +60,8 @@ pub enum FoundHead {
     Changed(Vec<u8>, String),
 }
 
-/// Opens the store at a URL.
-pub type Opener = fn(&str) -> Result<Box<dyn ObjectStore>>;
+/// Opens the store at a URL, which is named in errors without its credentials.
+pub type Opener = fn(url: &str, name: &str) -> Result<Box<dyn ObjectStore>>;
 
 static OPENER: OnceLock<Opener> = OnceLock::new();
 
@@ -74,7 +75,21 @@ pub(crate) fn as_url(path: &Path) -> Option<&str> {
     path.to_str().filter(|path| path.contains("://"))
 }
 
+/// Returns the path of a folder, or a URL without what may be credentials: it is in messages and logs.
+pub fn without_credentials(path: &Path) -> PathBuf {
+    let Some((scheme, rest)) = as_url(path).and_then(|url| url.split_once("://")) else {
+        return path.to_owned();
+    };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    format!("{scheme}://{}", rest.split(['?', '#']).next().unwrap_or_default()).into()
+}
+
+/// Returns a URL, or the path of a folder without links: one that is changed later leads to no other folder.
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
+    if as_url(path).is_some() { Ok(path.to_owned()) } else { resolve(path) }
+}
+
 pub(crate) fn open_url(url: &str) -> Result<Box<dyn ObjectStore>> {
     let missing = || Error::invalid("snapshot", "is a URL: name a folder, or open it in Python");
-    OPENER.get().ok_or_else(missing)?(url)
+    OPENER.get().ok_or_else(missing)?(url, &without_credentials(Path::new(url)).to_string_lossy())
 }

@@ -1,6 +1,7 @@
 //! Exchanges of a memory at intervals, and removal of texts that a datastore has.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -8,11 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::memory::object_store::as_url;
+use crate::memory::object_store::resolved;
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
 use specds_index::base::forks::NoFork;
-use specds_index::storage::files::resolve;
 use specds_index::{Datastore, Error, Result};
 
 impl Memory {
@@ -69,7 +69,7 @@ pub trait Unstored: Send + 'static {
 /// A thread that exchanges with a store at intervals, so that several processes share a memory.
 ///
 /// It also does so when an engine has become idle, because some engines are killed a moment after SIGTERM. Exchanges
-/// take at most a twentieth of the time, so those with a slow store are rarer.
+/// take at most a twentieth of the time, so those with a slow store are rarer, and so are those that fail.
 ///
 /// When the datastore was replaced, the thread opens the new one and removes the texts that it has from the memory.
 /// Dropping exchanges once more and ends the thread. It waits at most five seconds: a
@@ -98,11 +98,14 @@ impl Sharing {
     const POLL: Duration = Duration::from_millis(50);
     /// Shortest time from an exchange to the next, over the time that the former took.
     const GAP: u32 = 20;
+    /// The most doublings of the interval while exchanges fail.
+    const MAX_DOUBLINGS: u32 = 3;
 
     /// Exchanges once, then starts the thread, which first stores the texts of `unstored` in each later exchange.
     ///
     /// # Errors
-    /// If the first exchange fails, nothing is shared and the store at `path` does not change.
+    /// If the first exchange fails, nothing is shared and the store at `path` does not change. If one at a URL
+    /// does not answer, the memory is shared as soon as it does.
     pub fn start(
         memory: Arc<Memory>,
         path: &Path,
@@ -110,16 +113,18 @@ impl Sharing {
         datastore: Option<Arc<Datastore>>,
         mut unstored: Option<impl Unstored>,
     ) -> Result<Self> {
-        // Another working folder, or a link that is changed later, leads to no other file.
-        let path = if as_url(path).is_some() { path.to_owned() } else { resolve(path)? };
-        memory.save(&path, None)?;
+        let path = resolved(path)?;
+        let first = memory.save(&path, None).map(|()| None).or_else(|error| match &error {
+            Error::Io { source, .. } if source.kind() == ErrorKind::NotConnected => Ok(Some(error)),
+            _ => Err(error),
+        })?;
         let state = Arc::<Mutex<State>>::default();
-        lock(&state).record(None);
+        lock(&state).record(first.map(|error| error.to_string()));
         let ((stop, stopped), (ends, ended)) = (mpsc::channel(), mpsc::channel());
         let (shared, mut datastore) = (Arc::clone(&state), datastore);
         let run = move || {
             let _ends = ends;
-            let (mut is_running, mut gap) = (true, Duration::ZERO);
+            let (mut is_running, mut gap, mut num_failed) = (true, Duration::ZERO, 0);
             while is_running {
                 is_running = wait(&stopped, interval, gap, unstored.as_mut());
                 let begun = Instant::now();
@@ -129,6 +134,10 @@ impl Sharing {
                 }
                 let failure = exchange(&memory, &path, &mut datastore, &shared).err();
                 gap = begun.elapsed() * Self::GAP;
+                num_failed = if failure.is_some() { num_failed + 1 } else { 0 };
+                if num_failed > 0 {
+                    gap = gap.max(interval * (1 << num_failed.min(Self::MAX_DOUBLINGS)));
+                }
                 let _held = NoFork::begin();
                 lock(&shared).record(failure.map(|error| error.to_string()));
             }
@@ -146,7 +155,7 @@ impl Sharing {
         lock(&self.state).replaced.take()
     }
 
-    /// The error of the last exchange, if it failed. The thread retries at the next interval.
+    /// The error of the last exchange, if it failed. The thread retries.
     pub fn failure(&self) -> Option<String> {
         lock(&self.state).failure.clone()
     }

@@ -17,9 +17,9 @@ use crate::memory::tenant::Tenant;
 use crate::memory::texts::hash;
 use crate::memory::tombstones::{NameHash, Tombstone, Tombstones};
 use crate::weights::adaptation::TenantAdaptation;
+use specds_index::Result;
 use specds_index::base::checks::check_tokens;
 use specds_index::storage::token_array::TokenWidth;
-use specds_index::{Error, Result};
 
 /// First of the four numbers of the header. The version with the vocabulary size, the length and the checksum follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
@@ -58,16 +58,6 @@ impl Memory {
         bytes[..24].copy_from_slice(bytemuck::bytes_of(&header));
         bytes[24..HEADER_LEN].copy_from_slice(&checksum.to_le_bytes());
         (bytes, contents)
-    }
-
-    /// Adds a snapshot that was a file of its own, after its tombstones.
-    pub(crate) fn take_in(&self, path: &Path, file: &[u8]) -> Result<()> {
-        let invalid = |reason: String| Error::Snapshot { path: path.to_owned(), reason };
-        let found = SnapshotContents::read(file).map_err(invalid)?;
-        found.check(self, path)?;
-        let tombstones = found.tombstones.published();
-        self.apply_tombstones(&tombstones);
-        fill(self, &[file], &tombstones).map(drop).map_err(invalid)
     }
 }
 

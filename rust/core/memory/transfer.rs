@@ -1,7 +1,7 @@
 //! Moves of a tenant's texts from a store to a datastore.
 //!
 //! A deletion also holds for texts that are being moved: the tombstones are read again right before the texts are
-//! published. A note next to the store's folder leads to the files of a killed move.
+//! published. A note next to a store's folder leads to the files of a killed move.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::memory::object_store::{as_url, resolved};
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
 use specds_index::storage::files::{hidden, inherit_owner, open_beside, resolve, sync_parent};
@@ -54,7 +55,7 @@ impl Transfer {
         target: impl AsRef<Path>,
         options: DatastoreOptions,
     ) -> Result<Self> {
-        let (path, target) = (resolve(path.as_ref())?, resolve(target.as_ref())?);
+        let (path, target) = (resolved(path.as_ref())?, resolve(target.as_ref())?);
         let memory = Memory::open(
             &path,
             MemoryOptions {
@@ -70,13 +71,16 @@ impl Transfer {
             let options = DatastoreOptions { append, plan: None, ..options };
             let mut builder = DatastoreBuilder::create(&target, options)?;
             // The builder's lock is held, so that no other move removes the note.
-            let note = Note::write(&path, &target, builder.staging_folder())?;
+            let has_note = as_url(&path).is_none();
+            let write = || Note::write(&path, &target, builder.staging_folder());
+            let note = has_note.then(write).transpose()?;
             for part in texts.iter().flat_map(|text| text.split(|&token| token == separator)) {
                 builder.add_document(part)?;
             }
             Ok((builder, note))
         });
         let (builder, note) = builder.transpose()?.unzip();
+        let note = note.flatten();
         let (tenant, num_texts) = (memory.find(tenant), texts.len());
         Ok(Self { memory, path, target, tenant, builder, _note: note, num_texts })
     }

@@ -75,18 +75,22 @@ pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-pub(crate) fn make_private(folder: &Path) -> Result<()> {
+/// Makes a folder that only this user can read, unless the path exists.
+pub fn make_folder(path: &Path) -> Result<()> {
     #[cfg_attr(not(unix), expect(unused_mut))]
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    match builder.create(folder) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let found = fs::symlink_metadata(folder).map_err(Error::io(folder))?;
-            check_ours(folder, found.is_dir() && is_ours_alone(&found))
-        }
-        made => made.map_err(Error::io(folder)),
+    match builder.create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(Error::io(path)),
     }
+}
+
+pub(crate) fn make_private(folder: &Path) -> Result<()> {
+    make_folder(folder)?;
+    let found = fs::symlink_metadata(folder).map_err(Error::io(folder))?;
+    check_ours(folder, found.is_dir() && is_ours_alone(&found))
 }
 
 /// Opens or creates a file that only this user can read. Links, pipes and files of other users are rejected: their
@@ -147,27 +151,7 @@ pub fn create_owned(path: &Path, folder: &Path) -> Result<File> {
 pub fn inherit_owner(file: &File, folder: &Path) -> Result<()> {
     let both = fs::metadata(folder).and_then(|found| Ok((found, file.metadata()?)));
     let (of, new) = both.map_err(Error::io(folder))?;
-    set_owner(file, &of, &new, 0o666).map_err(Error::io(folder))
-}
-
-/// Makes a folder that only this user can read, or one with the owner and the permissions of `like`.
-pub fn make_owned(path: &Path, like: Option<&Metadata>) -> Result<()> {
-    #[cfg_attr(not(unix), expect(unused_mut))]
-    let mut builder = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    match builder.create(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
-        made => made.map_err(Error::io(path))?,
-    }
-    let Some(like) = like else { return Ok(()) };
-    let own = || {
-        let folder = File::open(path)?;
-        set_owner(&folder, like, &folder.metadata()?, 0o777)
-    };
-    own().map_err(Error::io(path)).inspect_err(|_| {
-        let _ = fs::remove_dir(path);
-    })
+    set_owner(file, &of, &new).map_err(Error::io(folder))
 }
 
 #[cfg(unix)]
@@ -176,7 +160,7 @@ fn owner(found: &Metadata) -> u32 {
 }
 
 #[cfg(unix)]
-fn set_owner(file: &File, old: &Metadata, new: &Metadata, mask: u32) -> io::Result<()> {
+fn set_owner(file: &File, old: &Metadata, new: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
     let (user, group) = (old.uid(), old.gid());
     if (user, group) != (new.uid(), new.gid()) {
@@ -186,9 +170,7 @@ fn set_owner(file: &File, old: &Metadata, new: &Metadata, mask: u32) -> io::Resu
             io::Error::new(ErrorKind::PermissionDenied, reason)
         })?;
     }
-    let mode = old.mode() & 0o777;
-    // Who may read a file may enter the folder that replaces it.
-    file.set_permissions(PermissionsExt::from_mode((mode | (mode & 0o444) >> 2) & mask))
+    file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o666))
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
@@ -216,7 +198,7 @@ fn owner(_found: &Metadata) -> u32 {
 }
 
 #[cfg(not(unix))]
-fn set_owner(_file: &File, _old: &Metadata, _new: &Metadata, _mask: u32) -> io::Result<()> {
+fn set_owner(_file: &File, _old: &Metadata, _new: &Metadata) -> io::Result<()> {
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use specds_core::draft::Session;
 use specds_core::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds_core::memory::{Memory, MemoryOptions};
 use specds_index::{DatastoreBuilder, DatastoreOptions, merge};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{SECTIONS, Victim, ask, read_all, write_all, write_in_place};
 use crate::forgery::{forge, seal};
@@ -208,16 +208,34 @@ fn snapshots_with_damage_are_opened_or_rejected() {
     }
     let store = folder.path().join("store");
     memory.save(&store, None).unwrap();
-    let is_segment = |name: &PathBuf| !name.to_string_lossy().contains("head");
-    let (_, whole) = read_all(&store).into_iter().find(|(name, _)| is_segment(name)).unwrap();
+    let is_head = |name: &PathBuf| name.to_string_lossy().contains("head");
+    let (heads, segments): (Vec<_>, Vec<_>) =
+        read_all(&store).into_iter().partition(|(name, _)| is_head(name));
+    let (name, whole) = &segments[0];
+    let head = String::from_utf8(heads[0].1.clone()).unwrap();
+    let (head, _) = head.split_once("\"checksum\"").unwrap();
+    fs::create_dir(&path).unwrap();
     for mut random in inputs(700) {
         let mut bytes = whole.clone();
         mutate(&mut random, &mut bytes[8..]);
         if random.below(4) == 0 {
             bytes.truncate(32 + random.below(400) as usize);
         }
-        fs::write(&path, sealed(bytes)).unwrap();
-        if let Ok(memory) = Memory::open(&path, options.clone()) {
+        let bytes = sealed(bytes);
+        let forged = format!("{:032x}-{:016x}", xxh3_128(&bytes), 0);
+        let length = |bytes: &[u8]| format!("\"num_bytes\": {}", bytes.len());
+        let head = head.replace(name.to_str().unwrap(), &forged);
+        let head = head.replace(&length(whole), &length(&bytes));
+        let text = |checksum| format!("{head}\"checksum\": \"{checksum}\"\n}}\n");
+        let checksum = format!("{:032x}", xxh3_128(text("").as_bytes()));
+        fs::write(path.join("head-000000000000"), text(&checksum)).unwrap();
+        fs::write(path.join(&forged), bytes).unwrap();
+        let opened = Memory::open(&path, options.clone());
+        fs::remove_file(path.join(&forged)).unwrap();
+        if let Err(error) = &opened {
+            assert!(!error.to_string().contains("head"), "{error}");
+        }
+        if let Ok(memory) = opened {
             assert!(memory.num_bytes() <= max_bytes);
             memory.insert("bob", &[1, 2, 3]).unwrap();
             draft(&drafter(Arc::new(memory)));
