@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
+use std::process;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -59,9 +61,9 @@ pub(crate) fn is_segment_name(name: &str) -> bool {
     name.split_once('-').is_some_and(|(hash, number)| is_hex(hash, 32) && is_hex(number, 16))
 }
 
-/// Returns a random number.
+/// Returns a random number. Processes that were forked share the seed.
 pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(0)
+    RandomState::new().hash_one((process::id(), SystemTime::now()))
 }
 
 impl Head {
