@@ -41,6 +41,10 @@ impl Folder {
     fn names(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if is_missing(&error) => return Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                let reason = "it is not a folder".to_owned();
+                return Err(Error::Snapshot { path: self.0.clone(), reason });
+            }
             entries => entries.map_err(Error::io(&self.0))?,
         };
         let name = |entry: io::Result<fs::DirEntry>| entry.map(|it| it.file_name());
