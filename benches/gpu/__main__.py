@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import traceback
 import warnings
@@ -45,7 +44,6 @@ PARTS = {
     **dict.fromkeys(("curve", "curve-of-second"), "curve"),
     "answers": "forced",
     **dict.fromkeys(("real", "invariant"), "weights"),
-    "tests": "__main__",
 }
 """The module of each part, where it is `figures` or the function of its name."""
 
@@ -110,10 +108,6 @@ def _until_failure(name: str, options: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(f"{name} failed", None, at_most=0)
 
 
-# Tests that run without the development environment.
-TESTS = ("tests/kernels/test_tree_attention_on_devices.py", "tests/verify/test_gpu.py")
-
-
 def free_memory() -> None:
     import gc
 
@@ -123,17 +117,6 @@ def free_memory() -> None:
     if torch.cuda.is_available():
         torch.compiler.reset()
         torch.cuda.empty_cache()
-
-
-def tests(options: argparse.Namespace) -> Iterator[Figure]:
-    from gpu.figure import Figure
-
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]
-    command += ["-p", "no:cacheprovider", "--timeout", "600"]
-    if options.dry:
-        command.append("--collect-only")
-    code = subprocess.run([*command, *TESTS], check=False).returncode
-    yield Figure("tests", code, at_most=0, note="exit status")
 
 
 def _parser() -> argparse.ArgumentParser:
