@@ -145,6 +145,9 @@ audit: dev
 bench: dev ## microbenchmarks of the core on the standard library
 	cargo bench
 
+bench-fleet: ## cost of a shared request cache for fleets of workers, by a simulated clock; FLEETS=10,100,300
+	cargo bench --quiet --bench fleet
+
 bench-against: dev ## this version and a commit in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
 	$(BENCH) benches/against.py --commit $(COMMIT) $(ARGS)
 

@@ -1,6 +1,7 @@
 //! Stores of request caches that Python's clients reach.
 
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyConnectionError, PyFileNotFoundError, PyPermissionError};
@@ -8,7 +9,7 @@ use pyo3::prelude::*;
 use specds_core::memory::{FoundHead, ObjectStore};
 use specds_core::{Error, Result};
 
-/// A `specds.stores.StoreClient`.
+/// A client of `specds.stores`.
 struct PythonStore {
     store: Py<PyAny>,
     name: String,
@@ -32,6 +33,9 @@ fn attached<R>(name: &str, call: impl FnOnce(Python<'_>) -> PyResult<R>) -> Resu
     };
     let called = Python::try_attach(|py| {
         call(py).map_err(|error| {
+            let stores = py.import("specds.stores");
+            let error = stores.and_then(|it| it.call_method1("failure", (error.value(py),)));
+            let error = error.map_or_else(|error| error, PyErr::from_value);
             let kinds = [
                 (py.get_type::<PyPermissionError>(), ErrorKind::PermissionDenied),
                 (py.get_type::<PyFileNotFoundError>(), ErrorKind::NotFound),
@@ -88,5 +92,9 @@ impl ObjectStore for PythonStore {
 
     fn list(&self) -> Result<Vec<String>> {
         self.call("list", (), |names| names.extract())
+    }
+
+    fn latency(&self) -> Duration {
+        Duration::from_millis(100)
     }
 }

@@ -166,6 +166,21 @@ def test_folder_with_other_files_is_refused(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
+def test_forked_processes_give_their_segments_other_names(path, tmp_path):
+    memory = Memory(1000)
+    memory.insert("ann", SECRET)
+    memory.save(path)  # draws the seed, which both children have
+    written = []
+    for name in ("one", "two"):
+        if (child := os.fork()) == 0:
+            memory.save(tmp_path / name)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        written += segments(tmp_path / name)
+    one, two = (segment.name.split("-") for segment in written)
+    assert one[1] != two[1]
+
+
 def test_names_with_one_weak_hash_have_different_tombstones(path):
     memory, other = Memory(1000), Memory(1000)
     memory.insert("user121", SECRET)

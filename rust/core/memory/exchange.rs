@@ -8,8 +8,6 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::thread;
-use std::time::Duration;
 
 use crate::memory::folder::Folder;
 use crate::memory::head::{Contents, Head, Segment, Synced, random};
@@ -28,7 +26,8 @@ const MAX_SEGMENTS: usize = 8;
 /// A store has at most this part of a memory's size limit: a token takes about six times more in a memory.
 const STORE_SHARE: u64 = 3;
 const MAX_ATTEMPTS: u32 = 256;
-const MAX_PAUSE: Duration = Duration::from_millis(256);
+/// The most doublings of the longest wait between two attempts.
+const MAX_DOUBLINGS: u32 = 8;
 
 /// Returns the datastore whose texts leave the store, if there is one; called before each attempt.
 type Prepare<'a> = dyn FnMut(&Memory) -> Result<Option<Arc<Datastore>>> + 'a;
@@ -187,8 +186,8 @@ impl<'a> Round<'a> {
             if self.push(known.as_deref())? {
                 return self.remove_unused();
             }
-            let most = MAX_PAUSE.min(Duration::from_millis(1 << attempt.min(8)));
-            thread::sleep(most.mul_f64(random() as f64 / u64::MAX as f64));
+            let most = self.store.latency() * (1 << attempt.min(MAX_DOUBLINGS));
+            self.store.wait(most.mul_f64(random() as f64 / u64::MAX as f64));
         }
         Err(Error::Locked(self.name.to_owned()))
     }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
 use specds_index::storage::files::resolve;
 use specds_index::{Error, Result};
@@ -9,45 +11,40 @@ use specds_index::{Error, Result};
 /// A store of immutable objects and one head, which is replaced only if no other process has replaced
 /// it.
 ///
-/// Nothing is locked, and no clocks are compared. Every call may fail at any time, also after it has had its effect.
+/// Nothing is locked, and no clocks are compared. Every call may fail at any time, also after it has had its effect:
+/// the store cannot be reached, or denies the call.
+#[expect(clippy::missing_errors_doc, reason = "they are those of all calls")]
 pub trait ObjectStore {
     /// Returns the head, unless its version is `known`.
-    ///
-    /// # Errors
-    /// The store cannot be reached, or denies the call.
     fn head(&self, known: Option<&str>) -> Result<FoundHead>;
 
     /// Replaces the head if its version is `before` (`None`: if there is none), and returns the new version. `None`
     /// if it has another version.
-    ///
-    /// # Errors
-    /// As for [`head`](Self::head).
     fn replace_head(&self, head: &[u8], before: Option<&str>) -> Result<Option<String>>;
 
     /// Returns the content of an object; `None` if there is none of this name.
-    ///
-    /// # Errors
-    /// As for [`head`](Self::head).
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
     /// Writes an object of a new name.
-    ///
-    /// # Errors
-    /// As for [`head`](Self::head).
     fn put(&self, name: &str, content: &[u8]) -> Result<()>;
 
     /// Removes an object, if it exists.
-    ///
-    /// # Errors
-    /// As for [`head`](Self::head).
     fn delete(&self, name: &str) -> Result<()>;
 
     /// Returns the names of all objects that a call which began after all of their writes must know; newer ones may
     /// be missing.
-    ///
-    /// # Errors
-    /// As for [`head`](Self::head).
     fn list(&self) -> Result<Vec<String>>;
+
+    /// Returns the usual time of a call, after whose multiples an exchange is tried again if another process was
+    /// faster.
+    fn latency(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+
+    /// Waits before an exchange is tried again.
+    fn wait(&self, time: Duration) {
+        thread::sleep(time);
+    }
 }
 
 /// The result of [`ObjectStore::head`].
