@@ -14,11 +14,11 @@ from typing import Any
 ROUNDS = 5
 _HELPERS = Path(__file__).parents[2] / "tests" / "helpers"
 _SERVER = """
-import socket, sys
+import sys
 sys.path.insert(0, sys.argv[1])
 from serving import make_served, tiny
-from specds.serving.app import run
-sock = socket.create_server(("127.0.0.1", 0))
+from specds.serving.app import listen, run
+sock = listen("127.0.0.1", 0)
 print(sock.getsockname()[1], flush=True)
 run(make_served(*tiny()), sock)
 """

@@ -1,7 +1,6 @@
 """A server on the loopback address in a thread, which stops by itself."""
 
 import json
-import socket
 import threading
 import time
 import urllib.error
@@ -12,7 +11,7 @@ from dataclasses import replace
 import uvicorn
 
 from specds.models.load import load_model
-from specds.serving.app import ServedModel, make_app
+from specds.serving.app import ServedModel, listen, make_app
 from specds.serving.drafting import Drafting
 from specds.serving.passes import PassEngine
 from specds.serving.requests import RequestReader
@@ -43,7 +42,7 @@ def make_served(
 @contextmanager
 def listening(served):
     """Yield the address of a server."""
-    sock = socket.create_server(("127.0.0.1", 0))
+    sock = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         make_app(served), log_level="error", ws="none", lifespan="on", timeout_graceful_shutdown=2
     )

@@ -16,6 +16,7 @@ from datastores import build, until
 from serving import complete, metrics
 from specds.models.load import load_vocabulary
 from specds.models.tokenization import fingerprint, vocab_size
+from specds.serving.app import listen
 
 
 @pytest.fixture
@@ -135,6 +136,13 @@ def test_files_of_a_checkout_are_drafted_from(start, tmp_path):
     assert metrics(address)['specds_accepted_tokens_total{source="datastore"}'] > 0
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
+
+
+def test_answers_are_sent_without_delay():
+    with listen("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname()):
+        accepted, _ = sock.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) > 0
 
 
 def test_an_address_that_is_taken_is_an_error():

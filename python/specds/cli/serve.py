@@ -1,6 +1,5 @@
 """The command that serves a model to editors and agents."""
 
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -100,7 +99,7 @@ def serve(
     use_threads(threads)
     with ExitStack() as ending:
         # An address that is taken is an error before the model is loaded.
-        sock = ending.enter_context(_listening(host, port))
+        sock = ending.enter_context(app.listen(host, port))
         # So are a datastore and a request cache of another tokenizer; the default datastore is
         # opened while the weights are read.
         vocabulary = load_vocabulary(ref)
@@ -158,11 +157,3 @@ def _loaded(ref: Any, activations: str, context: int | None) -> tuple[Any, Any]:
     from specds.transformers.serial_engine import TransformersModel
 
     return TransformersModel(model), tokenizer
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=512)
-    except OSError as error:
-        raise OSError(f"cannot listen at {host}, port {port}: {error.strerror}") from error

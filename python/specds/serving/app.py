@@ -119,6 +119,23 @@ class _GracefulServer(uvicorn.Server):
         ending.cancel()
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address; port 0 is a free one.
+
+    Raises:
+        OSError: The address is taken, or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise OSError(f"cannot listen at {host}, port {port}: {error.strerror}") from error
+    # Accepted sockets inherit it. Otherwise, the body of an answer follows its head after 40 ms,
+    # when the client acknowledges that.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
 def run(served: ServedModel, sock: socket.socket, grace_s: float = 5) -> None:
     """Serve at a listening socket until SIGINT or SIGTERM; requests then get `grace_s` seconds."""
     config = uvicorn.Config(
