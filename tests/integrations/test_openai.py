@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import deque
 
 import pytest
 
@@ -75,12 +76,12 @@ class StubApp:
 def ask(app, body, path=CHAT, piece=5, method="POST", server=None, **options):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     pieces = [body[start : start + piece] for start in range(0, len(body), piece)]
-    requests = [{"type": "http.request", "body": part, "more_body": True} for part in pieces]
+    requests = deque({"type": "http.request", "body": part, "more_body": True} for part in pieces)
     requests.append({"type": "http.request", "body": b"", "more_body": False})
     sent = []
 
     async def receive():
-        return requests.pop(0) if requests else await asyncio.Event().wait()
+        return requests.popleft() if requests else await asyncio.Event().wait()
 
     async def send(message):
         sent.append(message)
