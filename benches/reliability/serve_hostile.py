@@ -137,8 +137,8 @@ def _watch_health(host: str, started: Any, ended: Any, found: Any) -> None:
 
 
 def _watch_stream(host: str, started: Any, ended: Any, found: Any) -> None:
-    asked = {"prompt": "def add(a, b):\n", "max_tokens": 100_000, "stream": True}
-    asked |= {"temperature": 1.5, "seed": 1, "ignore_eos": True, "max_tokens": 900}
+    asked = {"prompt": "def add(a, b):\n", "max_tokens": 900, "stream": True}
+    asked |= {"temperature": 1.5, "seed": 1, "ignore_eos": True}
     connection = http.client.HTTPConnection(host, timeout=120)
 
     def pieces() -> Any:

@@ -15,14 +15,24 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from datastores import build, last_head, names, segments, stored, texts, until, write_head
+from datastores import (
+    EVERY,
+    build,
+    engine,
+    last_head,
+    names,
+    num_drafted,
+    segments,
+    stored,
+    texts,
+    until,
+    write_head,
+)
 from specds import Datastore, FormatError
-from specds._core import EngineDrafter
 from specds.cli import app
 from specds.drafters import FusedDrafter, Memory
 from specds.indexing import add_from_memory
 
-EVERY = 0.02
 SECRET = [901, 902, 903, 904, 905, 906, 907, 908]
 
 
@@ -34,11 +44,6 @@ def forget_in(path, *tenants):
 
 def is_in_file(path, tokens=SECRET):
     return np.array(tokens, "<u2").tobytes() in stored(path)
-
-
-def engine(path, **config):
-    config = {"snapshot": str(path), "memory_scope": "shared", "sync_interval": EVERY, **config}
-    return EngineDrafter(**config, vocab_size=1000)
 
 
 def both_of(path):
@@ -192,12 +197,6 @@ def test_names_with_one_weak_hash_have_different_tombstones(path):
 
 def test_engines_share_texts_and_deletions_by_their_configuration(path):
     first, second = engine(path, memory_scope="tenant"), engine(path, memory_scope="tenant")
-
-    def num_drafted(drafter, text, name):
-        drafter.sync([text], names=[name], request_options=[{"tenant": "ann"}])
-        _, numbers, _ = drafter.draft_chains(5)
-        drafter.end([name])
-        return numbers[0]
 
     num_drafted(first, SECRET, "a")
     until(lambda: num_drafted(second, SECRET[:3], "b") > 0)

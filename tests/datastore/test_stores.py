@@ -14,15 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from bucket_server import KEY, BucketOfS3, running_bucket
-from datastores import build, texts, until
+from datastores import build, engine, num_drafted, texts, until
 from specds import FormatError
-from specds._core import EngineDrafter, without_credentials
+from specds._core import without_credentials
 from specds.cli import app
 from specds.drafters import FusedDrafter, Memory
 from specds.indexing import add_from_memory
 from specds.stores import open_store
 
-EVERY = 0.02
 SECRET = [901, 902, 903, 904, 905, 906, 907, 908]
 
 
@@ -73,11 +72,6 @@ def stored(url):
 
 def is_stored(url, tokens=SECRET):
     return np.array(tokens, "<u2").tobytes() in stored(url)
-
-
-def engine(url, **config):
-    config = {"snapshot": url, "memory_scope": "shared", "sync_interval": EVERY, **config}
-    return EngineDrafter(**config, vocab_size=1000)
 
 
 def check_contract(one, other):
@@ -164,12 +158,6 @@ def built(path):
 
 def test_engines_share_by_their_configuration(url):
     first, second = engine(url), engine(url)
-
-    def num_drafted(drafter, text, name):
-        drafter.sync([text], names=[name], request_options=[{"tenant": "ann"}])
-        _, numbers, _ = drafter.draft_chains(5)
-        drafter.end([name])
-        return numbers[0]
 
     num_drafted(first, SECRET, "a")
     until(lambda: num_drafted(second, SECRET[:3], "b") > 0)

@@ -12,6 +12,7 @@ import torch
 from gguf_families import FAMILIES, MIXTURES, RECURRENT, VOCAB_SIZE, tiny, write_family
 from gguf_models import core_of
 from models import decodes_alike, mixed_drafter, oracle_drafter
+from shaped_models import forked
 from specds import Chat, FusedDrafter, generate, load_gguf
 from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds.transformers.verify.support import check_model
@@ -60,12 +61,7 @@ def test_logits_are_equal_to_the_bit_in_any_company(of_family, activations):
         np.testing.assert_array_equal(together, [*alone[:70], *alone[:9]])
     cache.commit(1, range(70))
     if core.takes_trees:
-        tree, parents, path = [], [], []
-        for token in TOKENS[70:]:
-            parent = path[-1] if path else -1
-            tree += [3, token]
-            parents += [parent, parent]
-            path.append(len(tree) - 1)
+        tree, parents, path = forked(TOKENS[70:])
         logits = core.forward(cache, [(1, tree, parents, len(tree))], num_threads=3, **options)
         np.testing.assert_array_equal(logits[path], alone[70:])
         cache.commit(1, path[:10])

@@ -1,4 +1,4 @@
-"""Datastores of documents that a test writes down, and files that others write."""
+"""Datastores that a test writes down, files that others write, and shared request caches."""
 
 import json
 import shutil
@@ -7,7 +7,11 @@ from contextlib import suppress
 
 import xxhash
 
+from specds._core import EngineDrafter
 from specds.indexing import DatastoreBuilder
+
+EVERY = 0.02
+"""Seconds between two exchanges of a request cache."""
 
 
 def build(path, documents, *, vocab_size=4, separator=4, **options):
@@ -79,3 +83,17 @@ def until(holds):
 
 def texts(memory, tenant=""):
     return [text.tolist() for text in memory.texts(tenant)]
+
+
+def engine(store, **config):
+    """An engine's drafter that shares its request cache through a folder or a URL."""
+    config = {"snapshot": str(store), "memory_scope": "shared", "sync_interval": EVERY, **config}
+    return EngineDrafter(**config, vocab_size=1000)
+
+
+def num_drafted(drafter, text, name):
+    """Return how many tokens are drafted after a text of Ann, whose request then ends."""
+    drafter.sync([text], names=[name], request_options=[{"tenant": "ann"}])
+    _, numbers, _ = drafter.draft_chains(5)
+    drafter.end([name])
+    return numbers[0]

@@ -241,18 +241,24 @@ def _chain(model, tokens, activations, num_threads):
     )
 
 
+def forked(tokens):
+    """Return the tokens and parents of a tree with a wrong node next to each, and the path."""
+    nodes, parents, path = [], [], []
+    for token in tokens:
+        parent = path[-1] if path else -1
+        nodes += [3, token]
+        parents += [parent, parent]
+        path.append(len(nodes) - 1)
+    return nodes, parents, path
+
+
 def _tree(model, tokens, activations, num_threads):
     """Return the logits after the first token, from a tree with a wrong node next to each."""
     cache = ForwardCache(model)
     options = {"activations": activations, "num_threads": num_threads}
     model.forward(cache, [(0, tokens[:1], None, 0)], **options)
     cache.commit(0, [0])
-    nodes, parents, path = [], [], []
-    for token in tokens[1:]:
-        parent = path[-1] if path else -1
-        nodes += [3, token]
-        parents += [parent, parent]
-        path.append(len(nodes) - 1)
+    nodes, parents, path = forked(tokens[1:])
     return model.forward(cache, [(0, nodes, parents, len(nodes))], **options)[path]
 
 
