@@ -20,7 +20,7 @@ from specds._core import (
     TokenTree,
     __version__,
 )
-from specds._lazy import lazy
+from specds._lazy import OF_PAPERS, lazy
 from specds.models import html
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _HOMES = (
     *("corpora", "indexing", "drafters", "models.gguf_model", "generation.stats"),
     *("generation", "generation.runner", "generation.warmup", "transformers.acceleration"),
 )
-__getattr__ = lazy(__name__, *_HOMES)
+__getattr__ = lazy(__name__, *_HOMES, of_papers=OF_PAPERS)
 
 
 def _refuse_pickle(value: Any) -> NoReturn:

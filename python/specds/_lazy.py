@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -30,11 +30,11 @@ EXTRAS = {
 """The extra of this package that brings another one."""
 
 
-_OF_PAPERS = (
+OF_PAPERS = (
     *("AdedConfig", "AdedDrafter", "HierarchyConfig", "HierarchyDrafter", "NGrammysConfig"),
     *("NGrammysDrafter", "PromptLookupDrafter", "RestConfig", "RestDrafter"),
 )
-"""Names of `specds.papers` that were exported by other packages, and still are with a warning."""
+"""Names of `specds.papers` that two other packages exported, and still find with a warning."""
 
 
 def advice(package: str) -> str:
@@ -65,10 +65,10 @@ def imported(module: str) -> Any:
         return import_module(module)
 
 
-def lazy(package: str, *homes: str) -> Callable[[str], Any]:
+def lazy(package: str, *homes: str, of_papers: Sequence[str] = ()) -> Callable[[str], Any]:
     """Return a package's `__getattr__`, which imports the names of `__all__` from our modules.
 
-    Drafters of papers are found too, with a warning.
+    Names `of_papers` are found in `specds.papers`, with a warning.
     """
 
     def find(name: str) -> Any:
@@ -78,7 +78,7 @@ def lazy(package: str, *homes: str) -> Callable[[str], Any]:
                 if value is not None:
                     setattr(sys.modules[package], name, value)
                     return value
-        if name in _OF_PAPERS:
+        if name in of_papers:
             papers = imported("specds.papers")
             message = f"{name} is a name of specds.papers now: import it from there"
             warnings.warn(message, DeprecationWarning, stacklevel=2)

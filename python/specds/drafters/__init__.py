@@ -14,7 +14,7 @@ from specds._core import (
     Trigrams,
     draft_batch,
 )
-from specds._lazy import lazy
+from specds._lazy import OF_PAPERS, lazy
 from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.registry import (
     KINDS,
@@ -50,4 +50,4 @@ __all__ = [
     "require_inputs",
 ]
 
-__getattr__ = lazy(__name__)
+__getattr__ = lazy(__name__, of_papers=OF_PAPERS)

@@ -66,7 +66,7 @@ impl<'de> Deserialize<'de> for LoadCost {
 pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
-    /// A folder with the memory and the weights to start from, written only with
+    /// A folder or the URL of a store with the memory and the weights to start from, written only with
     /// [`sync_interval`](Self::sync_interval).
     pub snapshot: Option<PathBuf>,
     /// Seconds between two exchanges of the memory with the snapshot. A datastore that was replaced is then
