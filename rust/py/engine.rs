@@ -78,14 +78,31 @@ impl EngineDrafter {
         token_cost: Option<f64>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let tokenizer = tokenizer.to_owned();
         let token_cost = token_cost.map(|cost| from_zero(cost, "token_cost")).transpose()?;
+        let tokenizer = tokenizer.to_owned();
         let engine = EngineInfo { vocab_size, tokenizer, times_steps, token_cost, step_cost: None };
-        let mut config: EngineConfig = options::read(options)?;
-        let datastore = config.datastore.map(|path| located(py, path));
-        config.datastore = datastore.transpose()?;
+        let config = located_config(py, options)?;
         let open = || engine::EngineDrafter::open(config, &engine);
         Ok(Self(Mutex::new(py.detach(open)?)))
+    }
+
+    /// Checks the options of an engine before its model is loaded. The snapshot is neither read nor written.
+    ///
+    /// Raises:
+    ///     ValueError: As for a drafter of these options.
+    ///     FormatError: The datastore cannot be read.
+    #[staticmethod]
+    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", **options))]
+    fn check(
+        py: Python<'_>,
+        vocab_size: Option<u32>,
+        tokenizer: &str,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> Result<()> {
+        let tokenizer = tokenizer.to_owned();
+        let engine = EngineInfo { vocab_size, tokenizer, ..EngineInfo::default() };
+        let config = located_config(py, options)?;
+        Ok(py.detach(|| engine::EngineDrafter::check(config, &engine))?)
     }
 
     /// Passes the contexts of all rows, and observes the new tokens of each.
@@ -395,6 +412,13 @@ impl EngineDrafter {
         let counts = lock(&self.0).counts();
         options::to_dict(py, &counts)
     }
+}
+
+/// Reads the options of an engine; a datastore on the hub is downloaded.
+fn located_config(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<EngineConfig> {
+    let config: EngineConfig = options::read(options)?;
+    let datastore = config.datastore.map(|path| located(py, path)).transpose()?;
+    Ok(EngineConfig { datastore, ..config })
 }
 
 /// The tokens of a context, borrowed from a uint32 array or copied.

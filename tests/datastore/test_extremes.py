@@ -113,6 +113,7 @@ OF_ONE_CALL = {
     "TokenTree.of_paths.paths": [[1, 2], [1, 3]],
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
+    "EngineDrafter.check.datastore": lambda path: path,
     "Memory.move_to.datastore": lambda path: path.parent / "moved",
     "EngineDrafter.observe_predictions.predictions": [[1]],
     "EngineDrafter.sync.num_verified": [1],
@@ -251,7 +252,7 @@ CALLS = {
 
 
 RECORDS = {"DatastoreBuilder": "build", "EngineDrafter": "engine", "FusedState": "fused"}
-RECORDS |= {"Trigrams.build": "trigrams"}
+RECORDS |= {"EngineDrafter.check": "engine", "Trigrams.build": "trigrams"}
 """Records whose options are the keywords of a call of another name."""
 
 ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -89,6 +89,8 @@ ENGINES = [
     ("`min_prob` must lie in 0..=1, not 1.5", {"min_prob": 1.5}),
     ("`max_context` must lie in 1", {"max_context": 0}),
     ("`num_threads` must lie in 1", {"num_threads": 0}),
+    ("in `/no`, which is not a folder", {"sync_interval": 1, "snapshot": "/no/m", **SHARED}),
+    ('points [tokens, seconds], not "fast"', {"step_cost": "fast"}),
     *(
         ("`step_cost` must be points", {"step_cost": points})
         for points in ([], [[1, 2], [1, 3]], [[1, 0]])

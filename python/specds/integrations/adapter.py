@@ -87,27 +87,22 @@ class Adapter:
         num_cpu_threads: int | None = None,
         token_cost: float | None = None,
     ) -> None:
-        name = ""
         self._num_cpu_threads = num_cpu_threads
         self.group = group
         self.request_options: dict[str, dict[str, Any] | None] = {}
         self.drafts = group is None or bool(group.is_first_rank)
         if not self.drafts:
             options, tokenizer = {}, None
-        if isinstance(tokenizer, str) and "datastore" not in options:
-            from specds.hub import named_datastore
-
-            options = {**options, "datastore": named_datastore(tokenizer)}
+        options = _with_datastore(options, tokenizer)
         if options.get("datastore") == "auto":
             options = {**options, "datastore": _default_datastore(tokenizer)}
-        if tokenizer is not None and options.get("datastore") is not None:
-            from specds.models.load import load_encoder
-            from specds.models.tokenization import fingerprint
-
-            loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
-            name = fingerprint(loaded)
-        about = {"vocab_size": vocab_size, "tokenizer": name, "times_steps": times_steps}
-        self.drafter = EngineDrafter(**{**options, **about, "token_cost": token_cost})
+        about = {
+            "vocab_size": vocab_size,
+            "tokenizer": _fingerprint(options, tokenizer),
+            "times_steps": times_steps,
+            "token_cost": token_cost,
+        }
+        self.drafter = EngineDrafter(**{**options, **about})
         # Runs when the adapter is collected or the process ends.
         weakref.finalize(self, _close, self.drafter, self.log)
         self.max_nodes, self.num_failures, self.num_limited = max_nodes, 0, 0
@@ -253,6 +248,42 @@ class Adapter:
         token_ids, numbers, _ = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         rows = zip(token_ids.tolist(), numbers.tolist(), strict=True)
         return [row[:number] for row, number in rows]
+
+
+def check_options(options: Any, vocab_size: int, tokenizer: str | None) -> None:
+    """Check the configuration of an adapter before the engine loads its model.
+
+    Raises:
+        TypeError: The configuration is not an object.
+        ValueError: As for `Adapter`.
+        FormatError: The datastore cannot be read.
+    """
+    if not isinstance(options, Mapping):
+        raise TypeError(f"`specds` must be an object such as {{}}, not {options!r}")
+    options = _with_datastore(options, tokenizer)
+    if options.get("datastore") == "auto":
+        options = {**options, "datastore": None}
+    about = {"vocab_size": vocab_size, "tokenizer": _fingerprint(options, tokenizer)}
+    EngineDrafter.check(**{**options, **about})
+
+
+def _with_datastore(options: Mapping[str, Any], tokenizer: Any) -> Mapping[str, Any]:
+    """Add the datastore that the model's folder names, unless the options have one."""
+    if not isinstance(tokenizer, str) or "datastore" in options:
+        return options
+    from specds.hub import named_datastore
+
+    return {**options, "datastore": named_datastore(tokenizer)}
+
+
+def _fingerprint(options: Mapping[str, Any], tokenizer: Any) -> str:
+    """Return the fingerprint of a tokenizer, empty if there is nothing to compare it with."""
+    if tokenizer is None or options.get("datastore") is None:
+        return ""
+    from specds.models.load import load_encoder
+    from specds.models.tokenization import fingerprint
+
+    return fingerprint(load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer)
 
 
 def _default_datastore(tokenizer: Any) -> Any:

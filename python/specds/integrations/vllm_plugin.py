@@ -6,12 +6,14 @@ starts without specds, with one warning.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from inspect import signature
+from operator import attrgetter
 from typing import Any
 
-from specds._core import EngineDrafter
-from specds.integrations.adapter import IncompatibleError, resolve
-from specds.integrations.vllm import VllmAdapter
+from specds.integrations.adapter import IncompatibleError, check_options, resolve
+from specds.integrations.vllm import Proposer, VllmAdapter
 from specds.integrations.vllm_combined import is_supported, wrap_proposers
 
 _V2 = "vllm.v1.worker.gpu"
@@ -21,17 +23,35 @@ NEEDED = (
     f"{_V2}.spec_decode.speculator:BaseSpeculator",
     f"{_V2}.model_runner:GPUModelRunner.add_requests",
     f"{_V2}.model_runner:GPUModelRunner.take_draft_token_ids",
+    "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device",
 )
 """Names of vLLM that the plug-in uses."""
+
+FIELDS = {
+    f"{_V2}.input_batch:InputBatch": ("req_ids", "num_reqs", "idx_mapping", "prefill_len_np"),
+    "vllm.v1.core.sched.output:SchedulerOutput": (
+        "scheduled_new_reqs",
+        "finished_req_ids",
+        "scheduled_spec_decode_tokens",
+        "num_invalid_spec_tokens",
+    ),
+    "vllm.v1.core.sched.output:NewRequestData": ("req_id", "sampling_params", "prompt_token_ids"),
+    "vllm.v1.outputs:DraftTokenIds": ("req_ids", "draft_token_ids"),
+}
+"""Attributes of each object that the V2 runner passes to a speculator."""
+STATES = ("all_token_ids.gpu", "total_len.gpu", "req_id_to_index")
+"""Attributes of the states of a runner."""
 
 
 def register() -> None:
     """Install the plug-in: replace the V2 runner's factory of speculators, and wrap V1's proposers.
 
-    A configuration whose ``specds`` key no class reads gives a warning, an invalid one an error.
+    A configuration whose ``specds`` key no class reads gives a warning; one that is invalid or of
+    the other runner is an error before the model is loaded.
     """
     failures = []
-    for install in (_replace_speculator, wrap_proposers, _check_configurations):
+    installs = (_replace_speculator, _verify_speculator, wrap_proposers, _check_configurations)
+    for install in installs:
         try:
             install()
         except Exception as error:
@@ -56,12 +76,36 @@ def _replace_speculator() -> None:
             return make(vllm_config, device, req_states)
         try:
             speculator = _speculator_class()
+            _check_states(req_states)
         except IncompatibleError as error:
             _warn([str(error)])
             return make(vllm_config, device, req_states)
         return speculator(vllm_config, device, req_states)
 
     resolve(f"{_V2}.spec_decode").init_speculator = init_speculator
+    runner = sys.modules.get(f"{_V2}.model_runner")
+    if runner is not None:  # another package has imported it before
+        setattr(runner, "init_speculator", init_speculator)  # noqa: B010
+
+
+def _verify_speculator() -> None:
+    """Warn if the runner of a worker did not get its speculator from us."""
+    init = resolve(NEEDED[5])
+    if init.__module__ == __name__:
+        return
+
+    def init_device(self: Any) -> None:
+        init(self)
+        config = self.vllm_config
+        if not (config.use_v2_model_runner and _is_read(config)):
+            return
+        speculator = getattr(self.worker.model_runner, "speculator", None)
+        if type(speculator).__module__.startswith("vllm."):
+            VllmAdapter.log.warning(
+                "specds is not active: vLLM's runner drafts with %s", type(speculator).__name__
+            )
+
+    resolve(NEEDED[5].rpartition(".")[0]).init_device = init_device
 
 
 def _speculator_class() -> Callable[..., Any]:
@@ -71,7 +115,8 @@ def _speculator_class() -> Callable[..., Any]:
     """
     from specds.integrations.vllm_v2 import ChainSpeculator
 
-    base, add, take = map(resolve, NEEDED[2:])
+    base, add, take = map(resolve, NEEDED[2:5])
+    _check_names(ChainSpeculator, base)
     runner = resolve(f"{_V2}.model_runner:GPUModelRunner")
 
     def add_requests(self: Any, scheduler_output: Any) -> None:
@@ -89,22 +134,50 @@ def _speculator_class() -> Callable[..., Any]:
     return type("SpecdsSpeculator", (ChainSpeculator, base), {})
 
 
+def _check_names(ours: Any, base: Any) -> None:
+    """Check the attributes of vLLM's objects, and the order of the arguments of `propose`.
+
+    Raises:
+        IncompatibleError: Naming what has moved.
+    """
+    for name, fields in FIELDS.items():
+        found = resolve(name)
+        known = getattr(found, "__dataclass_fields__", ())
+        for field in fields:
+            if field not in known:
+                raise IncompatibleError(f"{name}.{field}")
+    expected, given = (list(signature(of.propose).parameters)[:9] for of in (ours, base))
+    if expected != given:
+        raise IncompatibleError(f"{NEEDED[2]}.propose({', '.join(expected[1:])})")
+
+
+def _check_states(req_states: Any) -> None:
+    for name in STATES:
+        try:
+            attrgetter(name)(req_states)
+        except AttributeError as error:
+            raise IncompatibleError(f"{_V2}.states:RequestState.{name}") from error
+
+
 def _check_configurations() -> None:
     check = resolve(NEEDED[0])
     if check.__module__ == __name__:
         return
 
     def checked(self: Any, *args: Any) -> None:
+        _check_runner(self)
         if _is_read(self) and self.speculative_config.method == "ngram_gpu":
             # Drafting waits for the device, so scheduling ahead of it gains nothing.
             scheduler = self.scheduler_config
             scheduler.async_scheduling = bool(scheduler.async_scheduling)
         check(self, *args)
         if _is_read(self):
-            # Raises before the model is loaded. Only the drafter reads the snapshot.
-            about = {"vocab_size": self.model_config.get_vocab_size(), "times_steps": True}
-            about |= {"snapshot": None, "sync_interval": None}
-            EngineDrafter(**{**self.additional_config["specds"], **about}).close()
+            model, options = self.model_config, self.additional_config["specds"]
+            try:
+                check_options(options, model.get_vocab_size(), model.tokenizer)
+            except (TypeError, ValueError, OSError) as error:
+                # vLLM would surround a ValueError with a list of all its settings.
+                raise RuntimeError(f"`specds` of additional_config: {error}") from error
         elif "specds" in (self.additional_config or {}):
             VllmAdapter.log.warning(
                 "specds is not active: vLLM's %s runner reads `specds` of `additional_config` only "
@@ -113,6 +186,33 @@ def _check_configurations() -> None:
             )
 
     resolve("vllm.config:VllmConfig").__post_init__ = checked
+
+
+_V1_LINE = (
+    """'{"method": "custom_class", "model": "specds.integrations.vllm.Proposer", """
+    """"num_speculative_tokens": %d}'"""
+)
+
+
+def _check_runner(vllm_config: Any) -> None:
+    """Check that the configuration of one runner is not used with the other.
+
+    Raises:
+        RuntimeError: With the line to use.
+    """
+    speculative = vllm_config.speculative_config
+    if speculative is None:
+        return
+    line = _V1_LINE % (speculative.num_speculative_tokens or 8)
+    is_ours = "specds" in (vllm_config.additional_config or {})
+    if is_ours and speculative.method == "ngram_gpu" and not vllm_config.use_v2_model_runner:
+        raise RuntimeError(
+            "vLLM's V2 runner, which specds needs for `ngram_gpu`, does not run here (it needs "
+            f"Triton, and a warning names other reasons): pass --speculative-config {line}"
+        )
+    model = str(speculative.model)
+    if model.startswith("specds.") and model != f"{Proposer.__module__}.{Proposer.__name__}":
+        raise RuntimeError(f"specds has no class `{model}`: pass --speculative-config {line}")
 
 
 _METHODS = {

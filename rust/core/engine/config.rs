@@ -1,6 +1,6 @@
 //! The options of an engine's drafter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::budget::step_cost::StepCost;
 use crate::fused::effort::Effort;
 use crate::memory::indexed_tokens::IndexedTokens;
+use crate::memory::object_store::as_url;
 use specds_index::base::checks::check_within;
 use specds_index::{Error, Result};
 
@@ -53,7 +54,11 @@ impl<'de> Deserialize<'de> for LoadCost {
             Value::String(name) if name == "ignored" => Ok(Self::Ignored),
             Value::String(name) if name == "measured" => Ok(Self::Measured),
             points => {
-                let points = serde_json::from_value(points).map_err(D::Error::custom)?;
+                let points = serde_json::from_value(points.clone()).map_err(|_| {
+                    D::Error::custom(format!(
+                        "expected `measured`, `ignored` or points [tokens, seconds], not {points}"
+                    ))
+                })?;
                 StepCost::new(points).map(Self::Given).map_err(D::Error::custom)
             }
         }
@@ -136,10 +141,25 @@ impl EngineConfig {
                               `tenant` or `shared`";
                 return Err(Error::invalid("sync_interval", reason));
             }
+            self.check_snapshot_folder()?;
         }
         check_within("max_context", self.max_context, 1..=IndexedTokens::MAX_LENGTH)?;
         check_within("max_row_time", self.max_row_time, 0.0..=MAX_INTERVAL)?;
         check_within("num_threads", self.num_threads, 1..=usize::MAX)
+    }
+
+    /// Checks that the folder in which the snapshot will be made exists.
+    fn check_snapshot_folder(&self) -> Result<()> {
+        let path = self.snapshot.as_deref().filter(|path| as_url(path).is_none());
+        let parent = path.and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
+        match parent {
+            Some(parent) if !parent.is_dir() => {
+                let parent = parent.display();
+                let reason = format!("is in `{parent}`, which is not a folder: make that first");
+                Err(Error::invalid("snapshot", reason))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The drafter of an engine: drafts for its batches, step by step.
 
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,7 +54,7 @@ impl EngineDrafter {
     pub fn open(config: EngineConfig, engine: &EngineInfo) -> Result<Self> {
         config.check()?;
         let mut config = config.resolved(engine);
-        let datastore = config.datastore.as_ref().map(Datastore::open).transpose()?.map(Arc::new);
+        let datastore = config.datastore.as_deref().map(open_datastore).transpose()?.map(Arc::new);
         let size = datastore.as_ref().map(|store| store.vocab_size());
         let mut warnings = Vec::new();
         let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
@@ -84,6 +86,16 @@ impl EngineDrafter {
             counts: EngineCounts::default(),
             warnings,
         })
+    }
+
+    /// Checks what [`open`](Self::open) would, without the snapshot, which only the process that drafts may use.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn check(config: EngineConfig, engine: &EngineInfo) -> Result<()> {
+        config.check()?;
+        let config = EngineConfig { snapshot: None, sync_interval: None, ..config };
+        Self::open(config, engine).map(drop)
     }
 
     /// The configuration, with the defaults that depend on the engine.
@@ -458,6 +470,17 @@ fn store_finished(mut next: impl FnMut() -> Option<FinishedSequence>) {
     while let Some(text) = next() {
         text.store();
     }
+}
+
+/// Opens a datastore; if there is nothing at this path, the error names the remedy.
+fn open_datastore(path: &Path) -> Result<Datastore> {
+    Datastore::open(path).map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == ErrorKind::NotFound && !path.exists() => {
+            let reason = "there is no datastore: build one there, or correct `datastore`";
+            Error::io(path)(io::Error::new(ErrorKind::NotFound, reason))
+        }
+        error => error,
+    })
 }
 
 fn finish(ended: Vec<EngineRequest>) {

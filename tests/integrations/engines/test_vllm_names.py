@@ -1,5 +1,7 @@
 """The names of a real vLLM that the adapters use, each renamed: run by `make test-vllm`."""
 
+import json
+import re
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -10,10 +12,11 @@ pytest.importorskip("vllm", exc_type=ImportError)
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import StructuredOutputsParams
-from vllm.v1.worker.gpu import spec_decode
+from vllm.v1.worker.gpu import model_runner, spec_decode
 
 from engines import workload
 from engines.vllm import chains, eagle, ngrams
+from specds.indexing import DatastoreBuilder
 from specds.integrations import vllm, vllm_combined, vllm_grammars, vllm_plugin
 from specds.integrations.adapter import IncompatibleError, resolve
 from vllm_shapes import config_of
@@ -21,7 +24,9 @@ from vllm_shapes import config_of
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
 LOAD = f"{vllm_combined.HEADS}.load_model"
-AT_START, LATER = vllm_plugin.NEEDED[:2], vllm_plugin.NEEDED[2:]
+AT_START = [vllm_plugin.NEEDED[place] for place in (0, 1, 5)]
+LATER = vllm_plugin.NEEDED[2:5]
+FIELDS = [(name, field) for name, fields in vllm_plugin.FIELDS.items() for field in fields]
 SAMPLING = [f"vllm.v1.sample.rejection_sampler:{name}" for name in vllm.SAMPLING]
 
 
@@ -61,14 +66,59 @@ def test_vllm_starts_with_one_warning_if_a_name_moved(name, log, monkeypatch):
 
 @pytest.mark.parametrize("name", LATER)
 def test_vllm_uses_its_own_n_grams_with_one_warning_if_a_name_moved(name, log, monkeypatch):
+    renamed(name, monkeypatch)
+    its_own_n_grams_are_used(name, log, monkeypatch)
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS)
+def test_vllm_uses_its_own_n_grams_with_one_warning_if_a_field_moved(name, field, log, monkeypatch):
+    monkeypatch.delitem(resolve(name).__dataclass_fields__, field)
+    its_own_n_grams_are_used(f"{name}.{field}", log, monkeypatch)
+
+
+@pytest.mark.parametrize("name", vllm_plugin.STATES)
+def test_vllm_uses_its_own_n_grams_with_one_warning_if_a_state_moved(name, log, monkeypatch):
+    on_gpu = SimpleNamespace(gpu=None)
+    states = SimpleNamespace(all_token_ids=on_gpu, total_len=on_gpu, req_id_to_index={})
+    delattr(states, name.partition(".")[0])
+    its_own_n_grams_are_used(name, log, monkeypatch, states)
+
+
+def test_vllm_uses_its_own_n_grams_with_one_warning_if_arguments_moved(log, monkeypatch):
+    base = resolve(vllm_plugin.NEEDED[2])
+    monkeypatch.setattr(base, "propose", lambda self, input_batch, last_sampled: None)
+    its_own_n_grams_are_used("propose(input_batch, attn_metadata", log, monkeypatch)
+
+
+def its_own_n_grams_are_used(name, log, monkeypatch, states=None):
+    """Check that vLLM makes its own speculator, and one warning names what has moved."""
     monkeypatch.setattr(spec_decode, "init_speculator", lambda *_: "its own")
     vllm_plugin.register()
-    renamed(name, monkeypatch)
     config = config_of()
     config.speculative_config.method, config.use_v2_model_runner = "ngram_gpu", True
-    assert spec_decode.init_speculator(config, None, None) == "its own"
+    assert spec_decode.init_speculator(config, None, states) == "its own"
     [warning] = warnings(log)
     assert name in warning
+
+
+def test_runner_that_was_imported_before_calls_our_speculator(log, monkeypatch):
+    monkeypatch.setattr(model_runner, "init_speculator", spec_decode.init_speculator)
+    vllm_plugin.register()
+    assert model_runner.init_speculator is spec_decode.init_speculator
+    assert model_runner.init_speculator.__module__ == vllm_plugin.__name__
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_speculator_of_vllm_itself_is_warned_of(is_ours, log, monkeypatch):
+    monkeypatch.setattr(*parts(vllm_plugin.NEEDED[5]), lambda _: None)
+    vllm_plugin.register()
+    config = config_of()
+    config.speculative_config.method, config.use_v2_model_runner = "ngram_gpu", True
+    made = type("Speculator", (), {"__module__": "specds" if is_ours else "vllm.v1"})()
+    runner = SimpleNamespace(speculator=made)
+    worker = SimpleNamespace(vllm_config=config, worker=SimpleNamespace(model_runner=runner))
+    resolve(vllm_plugin.NEEDED[5])(worker)
+    assert len(warnings(log)) == (not is_ours)
 
 
 @pytest.mark.parametrize("name", [vllm.RUNNER, *SAMPLING])
@@ -113,15 +163,53 @@ def test_ineffective_configuration_is_warned_of(tmp_path, log, monkeypatch):
     assert log.warning.called
 
 
+OURS = {"memory_scope": "shared", "sync_interval": 5}
+WRONG = [
+    ("unknown field `datastor`", {"datastor": "x"}),
+    ("nowhere: there is no datastore: build one there, or correct", {"datastore": "nowhere"}),
+    ("is of another tokenizer: its fingerprint is", {"datastore": "other"}),
+    ("unknown variant `tenants`", {"memory_scope": "tenants"}),
+    ('points [tokens, seconds], not "fast"', {"step_cost": "fast"}),
+    ("`min_prob` must lie in 0..=1, not 2", {"min_prob": 2}),
+    ("pass its folder as `snapshot`", OURS),
+    ("in `/nowhere`, which is not a folder: make that first", {**OURS, "snapshot": "/nowhere/x"}),
+    ("must be an object such as {}, not 'chat.specds'", "chat.specds"),
+]
+
+
 @pytest.mark.usefixtures("log")
-def test_invalid_configuration_raises_before_the_model_is_loaded(tmp_path):
+@pytest.mark.parametrize(("message", "options"), WRONG)
+def test_wrong_options_are_one_sentence_before_the_model_is_loaded(message, options, tmp_path):
+    vllm_plugin.register()
+    if options == {"datastore": "other"}:
+        with DatastoreBuilder(tmp_path / "other", vocab_size=10, separator=10) as builder:
+            builder.add_documents([0], [1])
+            builder.finish()
+        options = {"datastore": str(tmp_path / "other")}
+    with pytest.raises(RuntimeError, match=re.escape(message)) as raised:
+        configured(additional_config={"specds": options})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("log")
+def test_configuration_of_another_runner_is_an_error_with_the_line_to_use(monkeypatch):
+    vllm_plugin.register()
+    documented = {"method": "ngram_gpu", "num_speculative_tokens": 8}
+    misspelled = {**chains(8)["speculative_config"], "model": "specds.integrations.vllm.Propose"}
+    for speculative in (documented, misspelled):
+        with pytest.raises(RuntimeError, match=r"pass --speculative-config '(.*)'") as raised:
+            configured(speculative_config=speculative)
+        line = json.loads(str(raised.value).split("'")[-2])
+        assert line == chains(8)["speculative_config"]
+
+
+@pytest.mark.usefixtures("log")
+def test_check_writes_no_snapshot_and_accepts_the_default_datastore(tmp_path):
     vllm_plugin.register()
     kept = {"memory_scope": "tenant", "snapshot": str(tmp_path / "kept"), "sync_interval": 1}
     configured(additional_config={"specds": kept})
     assert not (tmp_path / "kept").exists()
-    for key in ("dataset", "datastore"):
-        with pytest.raises((ValueError, OSError), match=r"unknown field `dataset`|No such file"):
-            configured(additional_config={"specds": {key: "nowhere"}})
+    configured(additional_config={"specds": {"datastore": "auto"}})
 
 
 def configured(**about):
