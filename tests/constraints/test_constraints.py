@@ -18,6 +18,7 @@ from grammars import (
     ForbiddenToken,
     Reference,
     allowed_tokens,
+    llguidance_grammar,
 )
 from models import VOCAB_SIZE, random_tree
 from random_grammars import compiled
@@ -25,7 +26,7 @@ from specds import FusedDrafter
 from specds._core import TokenTree
 from specds.constraints import ConstrainedSession, GrammarProcessor, Guide
 from specds.constraints.of_function import FunctionConstraint
-from specds.constraints.of_llguidance import has_ends, schema_source
+from specds.constraints.of_llguidance import LlguidanceConstraint, has_ends, schema_source
 
 LIBRARIES = ["xgrammar", "llguidance"]
 
@@ -147,6 +148,21 @@ OWN_SPACES = {"type": "array", "items": {"const": 1}, "x-guidance": {"whitespace
 )
 def test_forced_text_is_known_to_end(source, is_known):
     assert has_ends(source) == is_known
+
+
+@pytest.mark.parametrize(("length", "is_drafted"), [(8_000, True), (9_000, False)])
+def test_a_forced_text_is_drafted_up_to_a_length(length, is_drafted):
+    constraint = LlguidanceConstraint(
+        llguidance_grammar(json.dumps({"const": "low" * (length // 3)}))
+    )
+    paths = constraint.ahead()
+    assert bool(paths) == (constraint.text_after([]) is not None) == is_drafted
+    assert (constraint.forced_token() is not None) == is_drafted
+    quote = VOCABULARY.index(b'"')
+    assert constraint.mask()[quote]
+    assert constraint.allows(quote)
+    if is_drafted:
+        assert paths[0][0] == constraint.forced_token() == quote
 
 
 def test_ahead_follows_likely_spaces_where_any_whitespace_is_allowed():

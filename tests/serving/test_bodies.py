@@ -11,6 +11,12 @@ from serving import post
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "def add(a, b):"}]
+# Each object must have another one: no text ends.
+ENDLESS = {
+    "$defs": {"node": {"type": "object", "required": ["next"], "additionalProperties": False,
+                       "properties": {"next": {"$ref": "#/$defs/node"}}}},
+    "$ref": "#/$defs/node",
+}  # fmt: skip
 WRONG = [
     (CHAT, b"{", "not JSON"),
     (CHAT, b"[" * 100_000, "not JSON"),
@@ -41,6 +47,11 @@ WRONG = [
         CHAT,
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}},
         "schema",
+    ),
+    (
+        CHAT,
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+        "too large: parser error: Too many items",
     ),
     (CHAT, {"tools": "all"}, "tools"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools"),

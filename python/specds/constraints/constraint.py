@@ -170,7 +170,7 @@ class MatcherConstraint:
         return is_allowed
 
     def text_after(self, path: Path) -> str | None:
-        """Return the text that must follow a path, None if the path is forbidden."""
+        """Return the text that must follow a path, None if that is long or the path forbidden."""
         num_pushed = 0
         for token in path:
             if not self.push(token):
@@ -181,7 +181,7 @@ class MatcherConstraint:
         self.pop(num_pushed)
         return text
 
-    def _forced_text(self) -> str:
+    def _forced_text(self) -> str | None:
         raise NotImplementedError
 
     def push(self, token: int) -> bool:

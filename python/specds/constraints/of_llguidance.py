@@ -15,6 +15,8 @@ _GRAMMAR = "</state><grammar>\n"
 _REGEX = re.compile(r"start: /(?:[^/\\\n]|\\.)*/")
 """A grammar of one lexeme."""
 _SEPARATOR = re.compile("[ ,:]*")
+_MAX_FORCED_BYTES = 1 << 13
+"""Bytes of a forced text beyond which it is not drafted: the tokens of 100 kB take 75 ms."""
 
 
 class LlguidanceConstraint(MatcherConstraint):
@@ -79,8 +81,9 @@ class LlguidanceConstraint(MatcherConstraint):
 
     def _forced_tokens(self) -> list[int]:
         # The bytes take a tenth of the time of the tokens, and most often there are none.
-        is_forced = self._matcher.compute_ff_bytes()
-        return list(self._matcher.compute_ff_tokens()) if is_forced else []
+        num_bytes = len(self._matcher.compute_ff_bytes())
+        is_short = 0 < num_bytes <= _MAX_FORCED_BYTES
+        return list(self._matcher.compute_ff_tokens()) if is_short else []
 
     def allows(self, token: int) -> bool:
         if self.ended or not self._matcher.compute_ff_bytes():
@@ -97,14 +100,16 @@ class LlguidanceConstraint(MatcherConstraint):
     def ahead(self) -> Sequence[Path]:
         if self.ended or not self._looks_ahead:
             return []
-        # Its own search ends after 50,000 items, with an error of this copy.
+        # The search ends after 50,000 items.
+        if len(self._matcher.compute_ff_bytes()) > _MAX_FORCED_BYTES:
+            return []
         forced = self._forced_tokens()
         if len(forced) > self._max_forced:
             return [forced[: self._max_forced]]
         num_taken = self._matcher.try_consume_tokens(forced) if forced else 0
         paths = [[*forced, *branch] for branch in self._branches()]
-        if num_taken == len(forced):
-            self._ahead = forced, self._forced_text()
+        if num_taken == len(forced) and (text := self._forced_text()) is not None:
+            self._ahead = forced, text
         if num_taken:
             self._matcher.rollback(num_taken)
         return [path[: self._max_forced] for path in paths or [forced] if path]
@@ -121,7 +126,7 @@ class LlguidanceConstraint(MatcherConstraint):
 
     def _tokens_of(self, token: int, rest: bytes | None) -> list[int]:
         """Return the tokens that a token forces, by the bytes; an end token has none."""
-        if not rest:
+        if not rest or len(rest) > _MAX_FORCED_BYTES:
             return []
         # The tokens take ten times the time of the bytes, and each digit of a number forces them.
         if (token, rest) not in self._forced_after:
@@ -142,8 +147,9 @@ class LlguidanceConstraint(MatcherConstraint):
             return self._ahead[1]
         return super().text_after(path) if self._looks_ahead else None
 
-    def _forced_text(self) -> str:
-        return bytes(self._matcher.compute_ff_bytes()).decode(errors="ignore")
+    def _forced_text(self) -> str | None:
+        forced = bytes(self._matcher.compute_ff_bytes())
+        return forced.decode(errors="ignore") if len(forced) <= _MAX_FORCED_BYTES else None
 
     def _bits_of_matcher(self) -> bytes:
         return bytes(self._matcher.compute_bitmask())
@@ -234,10 +240,16 @@ def schema_source(schema: Mapping[str, Any], name: str = "the schema") -> str:
         ValueError: It is invalid; the message begins with `name`.
         ImportError: llguidance is not installed.
     """
+    given = schema.get("x-guidance")
     form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
             "whitespace_pattern": None}  # fmt: skip
-    grammar = imported("llguidance").LLMatcher.grammar_from_json_schema
-    return _valid(grammar(schema, overrides=form), name)
+    whole = {**schema, "x-guidance": {**(given if isinstance(given, dict) else {}), **form}}
+    try:
+        # The library writes the same text, but holds all threads for five times as long.
+        source = json.dumps({"grammars": [{"json_schema": whole}]}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON: {error}") from None
+    return _valid(source, name)
 
 
 def _valid(source: Any, name: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -35,9 +37,12 @@ from specds.serving.requests import ApiRequest, RequestError, RequestReader
 MAX_BODY_BYTES = 4 << 20
 """The most bytes of a body: two texts that fill a long context."""
 _LONG_BODY_BYTES = 1 << 16
-_NESTED_BYTES = 1 << 20
+_NESTED_BYTES = 1 << 18
 """Bytes of a body from which other threads run while it is read, although that takes longer."""
 RETRY_S = 2
+_SWITCH_S = 0.0001
+"""Seconds for which a thread keeps the interpreter while others wait. A step of the engine takes it
+a hundred times, for 5 ms each while a large body is read, by Python's default."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,8 @@ def run(served: ServedModel, sock: socket.socket, grace_s: float = 5) -> None:
     config = uvicorn.Config(
         make_app(served), log_level="error", access_log=False, ws="none", lifespan="on"
     )
+    sys.setswitchinterval(_SWITCH_S)
+    gc.freeze()  # a full collection of the tokenizer and the modules holds all threads for 30 ms
     # uvicorn raises the signals again at its end, when there is something left to save.
     before = {number: signal.signal(number, lambda *_: None)
               for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip

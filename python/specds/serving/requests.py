@@ -34,6 +34,8 @@ MOST_CHOICES = 16
 _MOST_STOPS, _MOST_STOP_CHARS, _MOST_TOP = 16, 1024, 20
 _MOST_CHARS_A_TOKEN = 32
 """Characters for each token of the context, beyond which a text is not tokenized."""
+_MOST_ITEMS = 10_000
+"""Items of the parser for a token, of which llguidance computes 2,000 in some milliseconds."""
 _MOST_LOGGED = 256
 """The most names of unknown fields that are logged, each once."""
 
@@ -299,12 +301,7 @@ class RequestReader:
         lengths = [given[name] for name in ("max_completion_tokens", "max_tokens", "n_predict")
                    if given.get(name, -1) >= 0]  # fmt: skip
         most = min(lengths, default=context)
-        matcher = None
-        if source is not None:
-            try:
-                matcher = imported("llguidance").LLMatcher(self._known_tokens, source)
-            except ValueError as error:
-                raise RequestError(str(error), "response_format") from None
+        matcher = None if source is None else self._matcher(source)
         return Asked(
             np.array(ids, dtype=np.int64),
             _of(Sampling, settings),
@@ -323,6 +320,22 @@ class RequestReader:
             if given.get("t_max_predict_ms", 0) > 0
             else math.inf,
         )
+
+    def _matcher(self, source: str) -> Any:
+        """Return the matcher of a grammar whose first tokens can be computed."""
+        library = imported("llguidance")
+        limits = library.LLParserLimits(step_max_items=_MOST_ITEMS, verbose_errors=False)
+        try:
+            matcher = library.LLMatcher(self._known_tokens, source, log_level=0, limits=limits)
+        except ValueError as error:
+            raise RequestError(str(error), "response_format") from None
+        first = matcher.deep_copy()
+        first.try_consume_tokens(first.compute_ff_tokens()[:1])
+        first.compute_bitmask()
+        if first.is_error():
+            fault = first.get_error().partition("\n")[0]
+            raise RequestError(f"the grammar is too large: {fault}", "response_format")
+        return matcher
 
     def _control_token(self, stop: str) -> int | None:
         """Return the control token that is spelled like a stop, which no text shows."""
