@@ -25,9 +25,8 @@ _DENIED = {
 }
 
 
-@lru_cache(maxsize=16)
 def open_store(url: str) -> _Objects | _Redis:
-    """Return the client of a store. Its calls may fail, also after they have had their effect.
+    """Return a store of a request cache. Its calls may fail, also after they have had their effect.
 
     Args:
         url: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, or
@@ -44,7 +43,8 @@ def open_store(url: str) -> _Objects | _Redis:
         raise ValueError("must begin with s3://, gs://, az://, redis:// or rediss://")
     if any(character in rest for character in "@?#"):
         raise ValueError("must have no credentials and options: let its client find them")
-    return _Objects(url)
+    bucket, _, prefix = rest.strip("/").partition("/")
+    return _Objects(f"{scheme}://{bucket}", prefix)
 
 
 def failure(error: Exception) -> OSError:
@@ -59,25 +59,32 @@ def failure(error: Exception) -> OSError:
     return ConnectionError(f"the store failed ({name}: {reason})")
 
 
+@lru_cache(maxsize=16)
+def bucket_client(url: str) -> Any:
+    """Return the client of a bucket, which all stores in it share."""
+    with advising():
+        from obstore import exceptions
+        from obstore.store import from_url
+    try:
+        return from_url(url, retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT})
+    except exceptions.BaseError as error:
+        raise ValueError(f"cannot be opened: {failure(error)}") from None
+
+
 class _Objects:
     """Objects below a prefix; the head is replaced by a conditional put."""
 
-    def __init__(self, url: str) -> None:
-        with advising():
-            from obstore import exceptions
-            from obstore.store import from_url
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self._store = bucket_client(bucket)
+        self._prefix = f"{prefix}/" if prefix else ""
+        from obstore import exceptions
+
         self._errors: Any = exceptions
-        try:
-            self._store: Any = from_url(
-                url, retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT}
-            )
-        except exceptions.BaseError as error:
-            raise ValueError(f"cannot be opened: {failure(error)}") from None
 
     def head(self, known: str | None) -> tuple[bytes | None, str] | None:
         options = {"if_none_match": json.loads(known)[0]} if known else None
         try:
-            found = self._store.get("head", options=options)
+            found = self._store.get(f"{self._prefix}head", options=options)
             version = json.dumps([found.meta["e_tag"], found.meta["version"]])
             return bytes(found.bytes()), version
         except FileNotFoundError:
@@ -91,25 +98,31 @@ class _Objects:
             version = zip(("e_tag", "version"), json.loads(before), strict=True)
             mode = {name: value for name, value in version if value is not None}
         with suppress(self._errors.AlreadyExistsError, self._errors.PreconditionError):
-            put = self._store.put("head", head, mode=mode)
+            put = self._store.put(f"{self._prefix}head", head, mode=mode)
             return json.dumps([put["e_tag"], put["version"]])
         return None
 
     def get(self, name: str) -> bytes | None:
         with suppress(FileNotFoundError):
-            return bytes(self._store.get(name).bytes())
+            return bytes(self._store.get(self._prefix + name).bytes())
         return None
 
     def put(self, name: str, content: bytes) -> None:
-        self._store.put(name, content, mode="overwrite")
+        self._store.put(self._prefix + name, content, mode="overwrite")
 
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            self._store.delete(name)
+            self._store.delete(self._prefix + name)
+
+    def stores(self) -> list[str]:
+        found = (meta["path"] for batch in self._store.list(self._prefix) for meta in batch)
+        names = (path[len(self._prefix) :] for path in found)
+        return [name.removesuffix("/head") for name in names if name.endswith("/head")]
 
     def list(self) -> list[str]:
-        found = [meta["path"] for batch in self._store.list() for meta in batch]
-        return [name for name in found if name != "head"]
+        found = self._store.list_with_delimiter(self._prefix)["objects"]
+        names = [meta["path"].rpartition("/")[2] for meta in found]
+        return [name for name in names if name != "head"]
 
 
 _REPLACE = """
@@ -120,23 +133,27 @@ return 1
 """
 
 
+@lru_cache(maxsize=16)
+def redis_client(url: str) -> Any:
+    """Return the client of a database, which all stores in it share."""
+    with advising():
+        from redis import Redis
+    timeouts = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _TIMEOUT.seconds)
+    password = urlsplit(url).password or os.environ.get("REDISCLI_AUTH")
+    return Redis.from_url(url, password=password, **timeouts)
+
+
 class _Redis:
     """A hash with the version, the head and the objects; a script replaces the head."""
 
     def __init__(self, url: str) -> None:
-        with advising():
-            from redis import Redis
         try:
             parts = urlsplit(url)
-            database, _, self._key = parts.path.lstrip("/").partition("/")
+            database, _, key = parts.path.lstrip("/").partition("/")
+            self._key = key.rstrip("/")
             if not self._key or not database.isdigit():
                 raise ValueError
-            self._redis: Any = Redis.from_url(
-                parts._replace(path=f"/{database}").geturl(),
-                password=parts.password or os.environ.get("REDISCLI_AUTH"),
-                socket_timeout=_TIMEOUT.seconds,
-                socket_connect_timeout=_TIMEOUT.seconds,
-            )
+            self._redis = redis_client(parts._replace(path=f"/{database}").geturl())
         except ValueError:  # its message may have a part of a password
             form = "redis://HOST:PORT/DATABASE/PREFIX"
             raise ValueError(f"must be {form}; quote a password in it") from None
@@ -162,6 +179,12 @@ class _Redis:
 
     def delete(self, name: str) -> None:
         self._redis.hdel(self._key, name)
+
+    def stores(self) -> list[str]:
+        start = f"{self._key}/".encode()
+        keys = set(self._redis.scan_iter(re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*"))
+        hashes = [key for key in sorted(keys) if self._redis.type(key) == b"hash"]
+        return [key[len(start) :].decode() for key in hashes]
 
     def list(self) -> list[str]:
         names = [name.decode() for name in self._redis.hkeys(self._key)]

@@ -1,5 +1,6 @@
 //! `specds.Memory`, the request cache.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -107,7 +108,7 @@ impl Memory {
         self.memory.deleted_at(tenant)
     }
 
-    /// Deletes tenants from a store that `save` or `share` wrote.
+    /// Deletes tenants from a store that `save` or `share` wrote, and from all stores below it.
     ///
     /// Processes that share the store delete them at their next exchange.
     ///
@@ -134,6 +135,54 @@ impl Memory {
     ) -> Result<Vec<Option<usize>>> {
         let tenants: Vec<_> = tenants.iter().map(String::as_str).collect();
         Ok(py.detach(|| specds_core::memory::Memory::forget_in(&path, &tenants))?)
+    }
+
+    /// Returns the request caches at a folder or URL: itself, if it is one, and all below it.
+    ///
+    /// Raises:
+    ///     FileNotFoundError: There is none.
+    #[staticmethod]
+    fn stores_at(py: Python<'_>, path: PathBuf) -> Result<Vec<OsString>> {
+        let stores = py.detach(|| specds_core::memory::Memory::stores_at(&path))?;
+        Ok(stores.into_iter().map(PathBuf::into_os_string).collect())
+    }
+
+    /// Returns what a request cache at a folder or URL has: its tokenizer, numbers of segments, tenants, groups, texts,
+    /// tokens and deletions, the size of its segments in bytes, and the seconds since its last change, by the clocks of
+    /// two processes.
+    ///
+    /// Raises:
+    ///     FileNotFoundError: There is none.
+    ///     FormatError: It is damaged, or has another format version.
+    #[staticmethod]
+    fn info(py: Python<'_>, path: PathBuf) -> Result<Bound<'_, PyDict>> {
+        let info = py.detach(|| specds_core::memory::Memory::info(&path))?;
+        let values = PyDict::new(py);
+        values.set_item("tokenizer", info.tokenizer)?;
+        let numbers = [
+            ("vocab_size", info.vocab_size.into()),
+            ("num_bytes", info.num_bytes),
+            ("num_segments", info.num_segments as u64),
+            ("num_tenants", info.num_tenants as u64),
+            ("num_groups", info.num_groups as u64),
+            ("num_texts", info.num_texts as u64),
+            ("num_tokens", info.num_tokens as u64),
+            ("num_deletions", info.num_tombstones as u64),
+            ("age_s", info.age),
+        ];
+        numbers.iter().try_for_each(|(name, number)| values.set_item(name, number))?;
+        Ok(values)
+    }
+
+    /// Joins all segments of a request cache at a folder or URL, and removes what killed processes left.
+    ///
+    /// Raises:
+    ///     FileNotFoundError: There is none.
+    ///     FormatError: It is damaged, or has another format version.
+    ///     OSError: It cannot be read or written.
+    #[staticmethod]
+    fn compact(py: Python<'_>, path: PathBuf) -> Result<()> {
+        Ok(py.detach(|| specds_core::memory::Memory::compact(&path))?)
     }
 
     /// Moves a tenant's texts from a store to a datastore, which is made if there is none.

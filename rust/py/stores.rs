@@ -94,6 +94,10 @@ impl ObjectStore for PythonStore {
         self.call("list", (), |names| names.extract())
     }
 
+    fn stores(&self) -> Result<Vec<String>> {
+        self.call("stores", (), |names| names.extract())
+    }
+
     fn latency(&self) -> Duration {
         Duration::from_millis(100)
     }

@@ -121,7 +121,16 @@ OF_ONE_CALL = {
     "EngineDrafter.suggest.token_ids": [[1]],
     **{
         f"Memory.{name}.path": lambda path: path.parent / "memory"
-        for name in ("forget_in", "move_to", "open", "save", "share")
+        for name in (
+            "compact",
+            "forget_in",
+            "info",
+            "move_to",
+            "open",
+            "save",
+            "share",
+            "stores_at",
+        )
     },
     "is_off.options": {"off": 1},
     "draw.probs": np.array([0.5, 0.5], np.float32),

@@ -1,5 +1,6 @@
 """A memory shared through a bucket of S3 or a Redis: contract, deletions, faults, credentials."""
 
+import json
 import os
 import shutil
 import socket
@@ -20,7 +21,7 @@ from specds._core import without_credentials
 from specds.cli import app
 from specds.drafters import FusedDrafter, Memory
 from specds.indexing import add_from_memory
-from specds.stores import open_store
+from specds.stores import bucket_client, open_store, redis_client
 
 SECRET = [901, 902, 903, 904, 905, 906, 907, 908]
 
@@ -30,9 +31,9 @@ def bucket(monkeypatch):
     with running_bucket() as bucket:
         for name, value in bucket.environment.items():
             monkeypatch.setenv(name, value)
-        open_store.cache_clear()
+        bucket_client.cache_clear()
         yield bucket
-        open_store.cache_clear()
+        bucket_client.cache_clear()
 
 
 def free_port():
@@ -98,7 +99,8 @@ def check_contract(one, other):
 
 def test_store_keeps_its_contract(url):
     one = open_store(url)
-    open_store.cache_clear()
+    bucket_client.cache_clear()
+    redis_client.cache_clear()
     other = open_store(url)
     assert one is not other
     check_contract(one, other)
@@ -116,7 +118,7 @@ def test_store_keeps_its_contract_on_another_server(monkeypatch):
             monkeypatch.setenv(name, value)
         until(lambda: answers(f"http://127.0.0.1:{port}/bucket"))
         one = open_store("s3://bucket/m")
-        open_store.cache_clear()
+        bucket_client.cache_clear()
         check_contract(one, open_store("s3://bucket/m"))
     finally:
         server.kill()
@@ -129,6 +131,55 @@ def answers(bucket):
         return urlopen(Request(bucket, method="PUT")).status == 200
     except OSError:
         return False
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["memory", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(params=["folder", "s3", "redis"])
+def prefix(request, tmp_path):
+    """Return where several stores can be, at and below it."""
+    if request.param == "folder":
+        return str(tmp_path / "fleet")
+    if request.param == "s3":
+        request.getfixturevalue("bucket")
+        return "s3://bucket/fleet"
+    return f"{request.getfixturevalue('redis_url')}/{request.node.name}*"
+
+
+def test_commands_reach_all_stores_below(prefix):
+    names = [prefix, f"{prefix}/one", f"{prefix}/two"]
+    for number, url in enumerate(names):
+        for text in range(number + 1):
+            memory = Memory(1000, tokenizer="t")
+            memory.insert("ann", [text, *SECRET])
+            memory.insert("bob", [text, 21, 22, 23])
+            memory.save(url)
+    assert sorted(Memory.stores_at(prefix)) == names
+    assert Memory.stores_at(names[1]) == names[1:2]
+    found = json.loads(run("info", prefix, "--json"))
+    about = {"num_stores": 3, "tokenizers": ["t"], "num_segments": 6, "num_tenants": 6}
+    about |= {"num_texts": 12, "num_groups": 0, "num_tokens": 6 * (1 + len(SECRET)) + 6 * 4}
+    assert found.items() >= about.items()
+    assert found["age_s"] < 600
+    assert [store["num_texts"] for store in found["stores"]] == [2, 4, 6]
+    assert "12" in run("info", prefix)
+    run("compact", prefix)
+    found = json.loads(run("info", prefix, "--json"))
+    assert found.items() >= (about | {"num_segments": 3}).items()
+    assert len(texts(Memory.open(names[2], 1000, tokenizer="t"), "ann")) == 3
+    run("forget", prefix, "ann")
+    assert json.loads(run("info", prefix, "--json"))["num_tenants"] == 3
+    # A deletion in the store above removes none of those below.
+    assert len(texts(Memory.open(names[2], 1000, tokenizer="t"), "bob")) == 3
+    assert "nothing of" in str(
+        CliRunner().invoke(app, ["memory", "forget", prefix, "ann"]).exception
+    )
+    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+        Memory.stores_at(f"{prefix}/three")
 
 
 def test_memories_share_texts_and_deletions(url, tmp_path):

@@ -56,6 +56,7 @@ def running_bucket():
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def log_message(self, *args):
             pass
@@ -109,6 +110,7 @@ def running_bucket():
                     "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
                     for key, content in sorted(bucket.objects.items())
                     if key.startswith(prefix)
+                    and not ("delimiter" in query and "/" in key[len(prefix) :])
                 )
                 listed = (
                     f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"

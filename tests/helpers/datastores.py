@@ -47,7 +47,7 @@ def write_store(path, segment, *, vocab_size, tokenizer=""):
     name = f"{xxhash.xxh3_128_hexdigest(segment)}-{0:016x}"
     listed = [{"name": name, "num_bytes": len(segment), "parts": []}]
     head = {"format": "specds memory", "format_version": 1, "vocab_size": vocab_size}
-    head |= {"tokenizer": tokenizer, "tombstones": name, "segments": listed}
+    head |= {"tokenizer": tokenizer, "written_at": 0, "tombstones": name, "segments": listed}
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
     (path / name).write_bytes(segment)

@@ -14,7 +14,17 @@ import typer
 from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
-from specds.cli import bench, check, datastore_info, datastores, display, generate, serve, share
+from specds.cli import (
+    bench,
+    check,
+    datastore_info,
+    datastores,
+    display,
+    generate,
+    request_caches,
+    serve,
+    share,
+)
 from specds.cli.help import SETTINGS, HelpCommand, HelpGroup
 from specds.cli.records import with_records
 
@@ -60,12 +70,13 @@ for panel, commands in _COMMANDS.items():
 _memory = typer.Typer(
     name="memory",
     cls=HelpGroup,
-    help="Edit request caches.",
+    help="Inspect and edit request caches.",
     context_settings=SETTINGS,
     rich_markup_mode=None,
 )
 _memory.callback()(lambda: None)
-_memory.command(cls=HelpCommand)(with_records(datastores.forget))
+for of_memory in (request_caches.info, request_caches.compact, request_caches.forget):
+    _memory.command(cls=HelpCommand)(with_records(of_memory))
 app.add_typer(_memory, rich_help_panel="Datastores")
 app.add_typer(bench.app, rich_help_panel="Inspection and benchmarks")
 

@@ -1,4 +1,4 @@
-"""Commands that write datastores and request caches: build, add, merge, compact, memory forget."""
+"""Commands that write datastores: build, add, merge, compact."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specds import terminal
-from specds._core import DEFAULTS, was_killed_after_publishing, without_credentials
+from specds._core import DEFAULTS, was_killed_after_publishing
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, Verbose, listed, tokenizer_name
 from specds.cli.records import Without, arguments_of
@@ -218,33 +218,6 @@ def _command(
     built = arguments_of(options, *DEFAULTS["build"])
     command = shlex.join(["specds", "build", *corpora, "--tokenizer", tokenizer, *read, *built])
     return os.fsencode(command).decode(errors="replace")
-
-
-def forget(memory: str, tenants: list[str], /, *, as_json: Json = False) -> None:
-    """Delete tenants from a request cache, in its store and all processes that share it.
-
-    When the command ends, the store has no data of these tenants. Other processes delete them at
-    their next exchange, within their `sync_interval`. Later requests of a tenant start empty. A
-    name that the store does not have may be mistyped, so it is an error; it is still deleted from
-    processes that have not written its requests yet.
-
-    Args:
-        memory (FOLDER|URL): Request cache, written by `save`, by `--memory`, or by a server.
-        tenants (TENANT...): Tenants to delete; "" for requests without a tenant.
-
-    Example:
-        specds memory forget requests.memory ann bob
-    """
-    from specds.drafters import Memory
-
-    numbers = Memory.forget_in(memory, tenants)
-    num_forgotten = sum(number or 0 for number in numbers)
-    path = without_credentials(memory)
-    report = {"path": path, "num_forgotten_texts": num_forgotten}
-    display.show("Memory", report, as_json=as_json)
-    missing = [name for name, number in zip(tenants, numbers, strict=True) if number is None]
-    if missing:
-        raise ValueError(f"{path} has nothing of {', '.join(map(repr, missing))}")
 
 
 def merge(

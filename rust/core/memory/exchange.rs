@@ -10,14 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use crate::memory::folder::Folder;
-use crate::memory::head::{Contents, Head, Segment, Synced, random};
-use crate::memory::object_store::{
-    FoundHead, ObjectStore, as_url, open_url, resolved, without_credentials,
-};
+use crate::memory::head::{Contents, Head, Segment, Synced, is_segment_name, random};
+use crate::memory::object_store::{FoundHead, ObjectStore, as_url, open_url, without_credentials};
 use crate::memory::snapshot::{SnapshotContents, fill};
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tombstones::{NameHash, Tombstones};
-use crate::memory::transfer::clear_transfers;
 use specds_index::base::forks::NoFork;
 use specds_index::{Datastore, Error, Result};
 
@@ -67,42 +64,6 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Deletes tenants from a store, and returns the number of texts that it had of each; `None` if it had nothing of
-    /// a tenant. Processes that share the store delete these tenants at their next exchange, also those that the store
-    /// lacks: a process may have texts that it has not written yet. O(tokens).
-    ///
-    /// # Errors
-    /// Those of [`save`](Self::save).
-    pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
-        let path = resolved(path.as_ref())?;
-        let memory = Self::new(Self::options_of(&path)?)?;
-        let mut num_texts = None;
-        memory.replace(&path, &mut |memory| {
-            num_texts.get_or_insert_with(|| {
-                let num_texts = |tenant: &&str| {
-                    let number = memory.find(tenant).map(|_| memory.texts(tenant).len());
-                    memory.forget(tenant);
-                    number
-                };
-                tenants.iter().map(num_texts).collect()
-            });
-            Ok(None)
-        })?;
-        if as_url(&path).is_none() {
-            clear_transfers(&path)?;
-        }
-        Ok(num_texts.unwrap_or_default())
-    }
-
-    /// Returns the vocabulary and the tokenizer of a store, and the largest size limit.
-    fn options_of(path: &Path) -> Result<MemoryOptions> {
-        let (store, name) = at(path)?;
-        let FoundHead::Changed(text, _) = store.head(None)? else { return Err(missing(&name)) };
-        let invalid = |reason| Error::Snapshot { path: name, reason };
-        let Head { vocab_size, tokenizer, .. } = Head::read(&text).map_err(invalid)?;
-        Ok(MemoryOptions { vocab_size, max_bytes: MemoryOptions::MAX_BYTES, tokenizer })
-    }
-
     /// Exchanges with the store at `path`, and runs `prepare` after the store is read.
     pub(crate) fn replace(&self, path: &Path, prepare: &mut Prepare<'_>) -> Result<()> {
         let (store, name) = at(path)?;
@@ -127,7 +88,7 @@ impl Memory {
 }
 
 /// Returns the store at a path, and its name in errors.
-fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, PathBuf)> {
+pub(super) fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, PathBuf)> {
     let store = match as_url(path) {
         Some(url) => open_url(url)?,
         None => Box::new(Folder::at(path)?),
@@ -135,16 +96,18 @@ fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, PathBuf)> {
     Ok((store, without_credentials(path)))
 }
 
-fn missing(path: &Path) -> Error {
+pub(super) fn missing(path: &Path) -> Error {
     Error::io(path)(io::Error::new(ErrorKind::NotFound, "there is no request cache"))
 }
 
 /// An exchange that is running.
-struct Round<'a> {
+pub(super) struct Round<'a> {
     memory: &'a Memory,
     store: &'a dyn ObjectStore,
     name: &'a Path,
-    synced: Synced,
+    pub(super) synced: Synced,
+    /// True to write all segments again as one.
+    pub(super) compacts: bool,
     /// Segments that this exchange wrote and no head may have.
     unused: Vec<String>,
 }
@@ -172,14 +135,14 @@ struct Replacement {
 }
 
 impl<'a> Round<'a> {
-    fn begin(memory: &'a Memory, store: &'a dyn ObjectStore, name: &'a Path) -> Self {
+    pub(super) fn begin(memory: &'a Memory, store: &'a dyn ObjectStore, name: &'a Path) -> Self {
         let mut kept = memory.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let synced = kept.take().filter(|(of, _)| of == name).map(|(_, synced)| synced);
         let synced = synced.unwrap_or_default();
-        Self { memory, store, name, synced, unused: Vec::new() }
+        Self { memory, store, name, synced, compacts: false, unused: Vec::new() }
     }
 
-    fn run(&mut self, prepare: &mut Prepare<'_>) -> Result<()> {
+    pub(super) fn run(&mut self, prepare: &mut Prepare<'_>) -> Result<()> {
         for attempt in 0..MAX_ATTEMPTS {
             self.pull()?;
             let known = prepare(self.memory)?;
@@ -200,7 +163,7 @@ impl<'a> Round<'a> {
     }
 
     /// Keeps what is known of the store for the next exchange.
-    fn end(self) {
+    pub(super) fn end(self) {
         let mut kept = self.memory.synced.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Some((self.name.to_owned(), self.synced));
     }
@@ -210,7 +173,7 @@ impl<'a> Round<'a> {
     }
 
     /// Adds to the memory what the store has.
-    fn pull(&mut self) -> Result<()> {
+    pub(super) fn pull(&mut self) -> Result<()> {
         let mut lacking = None;
         loop {
             let (text, version) = match self.store.head(self.synced.version.as_deref())? {
@@ -445,6 +408,7 @@ impl<'a> Round<'a> {
             let is_same =
                 |segment: &Segment| num_removed == 0 && !(is_behind && has_deleted(segment));
             if let [segment] = group
+                && !self.compacts
                 && is_same(segment)
                 && !is_empty(segment)
             {
@@ -472,6 +436,9 @@ impl<'a> Round<'a> {
         let max_bytes = self.memory.max_bytes();
         let sizes: Vec<u64> = segments.iter().map(|segment| segment.num_bytes).collect();
         let num_bytes: u64 = sizes.iter().sum();
+        if self.compacts {
+            return (sizes.len(), MemoryOptions::MAX_BYTES);
+        }
         // At least a fourth is new, so each byte is joined a few times.
         let is_old = |first: u64| first > num_bytes / 4 * 3;
         let is_large = num_bytes > max_bytes as u64 / STORE_SHARE;
@@ -528,7 +495,8 @@ impl<'a> Round<'a> {
         drop(held);
         before.append(&mut unused);
         self.unused.clear();
-        before.retain(|name| !is_kept(name));
+        // Below may be objects of other stores.
+        before.retain(|name| is_segment_name(name) && !is_kept(name));
         self.synced.tombstones = tombstones;
         self.synced.head = Some(head);
         self.synced.version = Some(version);

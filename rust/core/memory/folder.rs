@@ -187,4 +187,18 @@ impl ObjectStore for Folder {
         names.retain(|name| is_segment_name(name));
         Ok(names)
     }
+
+    fn stores(&self) -> Result<Vec<String>> {
+        let mut stores = Vec::new();
+        for name in self.names()? {
+            let path = self.0.join(&name);
+            // A link may lead to a folder above it.
+            if path.is_dir() && !path.is_symlink() {
+                let folder = Self(path);
+                let below = folder.stores()?.into_iter().map(|store| format!("{name}/{store}"));
+                stores.extend(folder.last_head()?.map(|_| name.clone()).into_iter().chain(below));
+            }
+        }
+        Ok(stores)
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Head {
     format_version: u32,
     pub(crate) vocab_size: u32,
     pub(crate) tokenizer: String,
+    /// The time of writing, in seconds since 1970 on the writer's clock; it orders nothing.
+    pub(crate) written_at: u64,
     /// The name of the segment with the newest tombstones.
     pub(crate) tombstones: String,
     /// In the order of their texts' arrival.
@@ -66,6 +68,12 @@ pub(crate) fn random() -> u64 {
     RandomState::new().hash_one((process::id(), SystemTime::now()))
 }
 
+/// Returns the time in seconds since 1970.
+pub(crate) fn seconds_now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}
+
 impl Head {
     pub(crate) fn new(
         vocab_size: u32,
@@ -78,6 +86,7 @@ impl Head {
             format_version: VERSION,
             vocab_size,
             tokenizer: tokenizer.to_owned(),
+            written_at: seconds_now(),
             tombstones,
             segments,
             checksum: String::new(),

@@ -7,6 +7,7 @@ pub(crate) mod groups;
 mod head;
 pub(crate) mod indexed_tokens;
 pub(crate) mod keyless_table;
+mod maintenance;
 pub(crate) mod object_store;
 pub(crate) mod sharing;
 mod snapshot;
@@ -18,6 +19,7 @@ mod tombstones;
 pub(crate) mod transfer;
 
 pub use indexed_tokens::IndexedTokens;
+pub use maintenance::StoreInfo;
 pub use object_store::{FoundHead, ObjectStore, Opener, set_opener, without_credentials};
 pub use sharing::{Sharing, Unstored};
 pub use store::{Memory, MemoryOptions};

@@ -35,6 +35,11 @@ pub trait ObjectStore {
     /// be missing.
     fn list(&self) -> Result<Vec<String>>;
 
+    /// Returns the names of all stores below this one, relative to it.
+    fn stores(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// Returns the usual time of a call, after whose multiples an exchange is tried again if another process was
     /// faster.
     fn latency(&self) -> Duration {

@@ -1,0 +1,140 @@
+//! Commands on the stores of request caches: information, compaction, deletion of tenants.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::memory::exchange::{Round, at, missing};
+use crate::memory::groups::GroupKey;
+use crate::memory::head::{Head, seconds_now};
+use crate::memory::object_store::{FoundHead, as_url, resolved};
+use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::transfer::clear_transfers;
+use specds_index::{Error, Result};
+
+/// The contents of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreInfo {
+    pub vocab_size: u32,
+    pub tokenizer: String,
+    /// Size of all segments.
+    pub num_bytes: u64,
+    pub num_segments: usize,
+    pub num_tenants: usize,
+    pub num_groups: usize,
+    pub num_texts: usize,
+    pub num_tokens: usize,
+    pub num_tombstones: usize,
+    /// Seconds since the head was written, by the clocks of its writer and of this process.
+    pub age: u64,
+}
+
+impl Memory {
+    /// Returns the stores at a folder or URL: itself, if it is one, and all below it.
+    ///
+    /// # Errors
+    /// That there is none, or an I/O error.
+    pub fn stores_at(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+        let path = resolved(path.as_ref())?;
+        let (store, name) = at(&path)?;
+        let mut names = store.stores()?;
+        names.sort_unstable();
+        let below = |name: &String| match as_url(&path) {
+            Some(url) => format!("{}/{name}", url.trim_end_matches('/')).into(),
+            None => path.join(name),
+        };
+        let has_head = !matches!(store.head(None)?, FoundHead::Missing);
+        let own = has_head.then(|| path.clone());
+        let stores: Vec<_> = own.into_iter().chain(names.iter().map(below)).collect();
+        if stores.is_empty() { Err(missing(&name)) } else { Ok(stores) }
+    }
+
+    /// Returns the contents of a store. O(tokens).
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
+    pub fn info(path: impl AsRef<Path>) -> Result<StoreInfo> {
+        let path = resolved(path.as_ref())?;
+        let memory = Self::new(Self::options_of(&path)?)?;
+        let (store, name) = at(&path)?;
+        let mut round = Round::begin(&memory, &*store, &name);
+        round.pull()?;
+        let Some(head) = &round.synced.head else { return Err(missing(&name)) };
+        let mut info = StoreInfo {
+            vocab_size: head.vocab_size,
+            tokenizer: head.tokenizer.clone(),
+            num_bytes: head.segments.iter().map(|segment| segment.num_bytes).sum(),
+            num_segments: head.segments.len(),
+            num_tenants: memory.num_tenants(),
+            num_tokens: memory.num_tokens(),
+            num_tombstones: round.synced.tombstones.versions().len(),
+            age: seconds_now().saturating_sub(head.written_at),
+            ..StoreInfo::default()
+        };
+        for tenant in memory.tenants() {
+            let data = tenant.read();
+            let groups = data.texts.documents().map(|(_, _, group)| group);
+            info.num_texts += groups.len();
+            let named = groups.filter(|&group| group != GroupKey::default());
+            info.num_groups += named.collect::<BTreeSet<_>>().len();
+        }
+        Ok(info)
+    }
+
+    /// Writes all segments of a store again as one, and removes objects that are in no head. O(tokens).
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
+    pub fn compact(path: impl AsRef<Path>) -> Result<()> {
+        let path = resolved(path.as_ref())?;
+        let memory = Self::new(Self::options_of(&path)?)?;
+        let (store, name) = at(&path)?;
+        let mut round = Round::begin(&memory, &*store, &name);
+        round.compacts = true;
+        round.run(&mut |_| Ok(None))
+    }
+
+    /// Deletes tenants from a store and all below it, and returns the number of texts that these had of each; `None`
+    /// if they had nothing of a tenant. Processes that share a store delete these tenants at their next exchange, also
+    /// those that the store lacks: a process may have texts that it has not written yet. O(tokens).
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
+    pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
+        let mut found = vec![None; tenants.len()];
+        for store in Self::stores_at(path)? {
+            for (sum, number) in found.iter_mut().zip(Self::forget_in_store(&store, tenants)?) {
+                *sum = sum.map_or(number, |sum: usize| Some(sum + number.unwrap_or(0)));
+            }
+        }
+        Ok(found)
+    }
+
+    fn forget_in_store(path: &Path, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
+        let memory = Self::new(Self::options_of(path)?)?;
+        let mut num_texts = None;
+        memory.replace(path, &mut |memory| {
+            num_texts.get_or_insert_with(|| {
+                let num_texts = |tenant: &&str| {
+                    let number = memory.find(tenant).map(|_| memory.texts(tenant).len());
+                    memory.forget(tenant);
+                    number
+                };
+                tenants.iter().map(num_texts).collect()
+            });
+            Ok(None)
+        })?;
+        if as_url(path).is_none() {
+            clear_transfers(path)?;
+        }
+        Ok(num_texts.unwrap_or_default())
+    }
+
+    /// Returns the vocabulary and the tokenizer of a store, and the largest size limit.
+    fn options_of(path: &Path) -> Result<MemoryOptions> {
+        let (store, name) = at(path)?;
+        let FoundHead::Changed(text, _) = store.head(None)? else { return Err(missing(&name)) };
+        let invalid = |reason| Error::Snapshot { path: name, reason };
+        let Head { vocab_size, tokenizer, .. } = Head::read(&text).map_err(invalid)?;
+        Ok(MemoryOptions { vocab_size, max_bytes: MemoryOptions::MAX_BYTES, tokenizer })
+    }
+}
