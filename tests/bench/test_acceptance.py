@@ -226,6 +226,15 @@ def test_plot_has_a_line_at_1_intervals_and_a_legend():
     assert all(float(tag.get("width", "0").rstrip("%")) >= 0 for tag in tags)
 
 
+def test_failed_replay_leaves_no_plot(replay_command, files, tmp_path):
+    plot, rows = tmp_path / "a.svg", tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    options = ("--transcripts", rows, "--datastore", files / "code.specds")
+    code, _, err = replay_command(*options, "--plot", plot)
+    assert (code, plot.exists()) == (1, False)
+    assert "`prompt`" in err
+
+
 def test_plot_of_another_kind_is_refused_before_the_replay(replay_command, files, tmp_path):
     plot = tmp_path / "a.png"
     code, _, err = replay_command("--transcripts", files / "one.jsonl", "--plot", plot)

@@ -87,6 +87,7 @@ BAD_ROWS = {
     "text for ids": ({"prompt_ids": "a", "completion": "a"}, r"must be a list of token ids"),
     "large id": ({"prompt_ids": [1, 10**6], "completion": "a"}, r"holds 1000000 at position 1"),
     "true": ({"prompt": "a", "completion_ids": [True]}, r"holds True at position 0"),
+    "no template": ({"messages": [{"role": "assistant", "content": "a"}]}, r"with a chat template"),
     "a list": ([], r"not a JSON object, but list"),
 }
 for field in ("prompt", "predicted_output", "group", "workload"):

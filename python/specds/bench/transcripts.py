@@ -108,8 +108,10 @@ def _transcript(source: str, row: Any, tokenizer: Tokenizer, vocab_size: int) ->
 def _turn(row: dict[str, Any], tokenizer: Tokenizer) -> dict[str, str]:
     """Return the prompt and the completion of a conversation, without the end of its last turn."""
     talk, render = conversation_of(row), render_with(tokenizer)
-    if talk is None or not isinstance(render, Template):
+    if talk is None:
         return {}
+    if not isinstance(render, Template):
+        raise ValueError("a conversation needs the tokenizer of a model with a chat template")
     if not talk.messages or talk.messages[-1]["role"] != "assistant":
         raise ValueError("the last message of a conversation must be the assistant's")
     turn = render.turn(talk.messages, talk.tools)

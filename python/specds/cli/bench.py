@@ -121,7 +121,10 @@ def _show(
     from specds.terminal.progress import request_progress
 
     if plot is not None:
-        plot.touch()  # fails before the measurement
+        is_new = not plot.exists()
+        plot.open("a").close()  # fails before the measurement
+        if is_new:
+            plot.unlink()
     with request_progress(what) as progress:
         document = run(progress)
     if as_json:
