@@ -99,7 +99,7 @@ target/engines/families: tests/helpers/gguf_families.py dev
 test-llama: target/engines/demo.gguf target/engines/families ## the adapter in llama-cpp-python (0.3 GB); also test-sglang, test-vllm, test-llama-server (6.6, 6.3, 0.7 GB)
 
 test-llama test-sglang test-vllm: test-%: python/specds/_core.abi3.so $(VENV)-%/installed target/engines/prompts.json
-	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _families.py _shapes.py _tokenizers.py _names.py _v2.py)) \
+	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _families.py _shapes.py _tokenizers.py _names.py _graphs.py _v2.py)) \
 	    $(if $(filter-out llama,$*),$(wildcard tests/integrations/engines/test_served*.py)); do \
 	  PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:tests/helpers:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
 	  python -m pytest -m engine -W default -s $$test --timeout 600 || exit 1; done

@@ -324,6 +324,17 @@ impl EngineDrafter {
         lock(&self.0).observe_step_time(seconds);
     }
 
+    /// Sets the shapes of steps for which the engine has captured a graph, which measured costs follow.
+    ///
+    /// Args:
+    ///     sizes: Numbers of tokens: a step is padded to the next one, and drafts make none larger than the largest.
+    ///     draft_sizes: Numbers of drafted tokens to one of which all rows of a step are padded, up to 63; None if
+    ///         rows may differ.
+    #[pyo3(signature = (sizes, draft_sizes = None))]
+    fn set_graph_sizes(&self, sizes: Vec<usize>, draft_sizes: Option<Vec<usize>>) {
+        lock(&self.0).set_graph_sizes(sizes, draft_sizes.as_deref());
+    }
+
     /// Seconds that the grammar of a row may take per step.
     #[getter]
     fn max_row_time(&self) -> f64 {

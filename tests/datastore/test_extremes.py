@@ -116,6 +116,8 @@ OF_ONE_CALL = {
     "EngineDrafter.check.datastore": lambda path: path,
     "Memory.move_to.datastore": lambda path: path.parent / "moved",
     "EngineDrafter.observe_predictions.predictions": [[1]],
+    "EngineDrafter.set_graph_sizes.draft_sizes": [2],
+    "EngineDrafter.set_graph_sizes.sizes": [8],
     "EngineDrafter.sync.num_verified": [1],
     "EngineDrafter.suggest.probs": [[0.5]],
     "EngineDrafter.suggest.token_ids": [[1]],

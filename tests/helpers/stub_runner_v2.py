@@ -23,7 +23,7 @@ class StubRunnerV2:
             config_of(**about), self.torch.device("cpu"), self.states
         )
 
-    def step(self, rows, dummy_run=False, **scheduler):
+    def step(self, rows, dummy_run=False, about=None, **scheduler):
         """Draft for rows of a name, a text and a number of sampled tokens.
 
         Returns the drafts of the model's input, and those that the scheduler gets.
@@ -44,7 +44,10 @@ class StubRunnerV2:
         last[places, 0] = torch.tensor([text[-1] for text in given])
         self.speculator.begin_step(step_of(**scheduler))
         drafts = self.speculator.propose(
-            batch, None, {}, None, None, torch.tensor(sampled), None, last, dummy_run=dummy_run
+            batch,
+            *(None, {}, None, None),
+            *(torch.tensor(sampled), None, last),
+            **{"dummy_run": dummy_run, **(about or {})},
         ).tolist()
         taken = SimpleNamespace(req_ids=names, draft_token_ids=[[-1] * 4 for _ in names])
         return drafts, [len(row) for row in self.speculator.cut(taken).draft_token_ids]

@@ -13,11 +13,13 @@ def runner_of(names):
     return SimpleNamespace(requests=requests, input_batch=SimpleNamespace(req_ids=names))
 
 
-def config_of(max_model_len=32, k=4, ranks=1, is_async=False, **options):
+def config_of(max_model_len=32, k=4, ranks=1, is_async=False, schedule=None, **options):
     """Return a configuration of vLLM that includes specds."""
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
-            num_speculative_tokens=k, enable_adaptive_verification=True
+            num_speculative_tokens=k,
+            enable_adaptive_verification=schedule is None,
+            num_speculative_tokens_per_batch_size=schedule,
         ),
         scheduler_config=SimpleNamespace(
             max_num_seqs=8, max_num_batched_tokens=64, async_scheduling=is_async

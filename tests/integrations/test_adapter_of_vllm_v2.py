@@ -5,7 +5,7 @@ from vllm_shapes import TEXT, WHOLE
 
 
 def test_vllm_v2_receives_tokens_sizes_and_probabilities():
-    runner = StubRunnerV2(**WHOLE)
+    runner = StubRunnerV2(is_async=True, **WHOLE)
     speculator = runner.speculator
     confidences = speculator.draft_token_confidence_probs
     begun = dict.fromkeys("abc")
@@ -51,3 +51,24 @@ def test_vllm_v2_chooses_sizes_by_step_times_unless_it_schedules_ahead():
     rows = [("a", TEXT, 1), ("b", [6, *TEXT], 1)]
     assert StubRunnerV2().step(rows, begun=dict.fromkeys("ab"))[1] == [0, 0]
     assert StubRunnerV2(is_async=True).step(rows, begun=dict.fromkeys("ab"))[1] == [4, 4]
+
+
+def test_vllm_v2_verifies_all_drafts_whose_sizes_are_ours():
+    runner = StubRunnerV2(**WHOLE)
+    rows = [("a", TEXT, 1), ("b", [9, 9, 9], 1), ("c", [1, 2], 0)]
+    assert runner.step(rows, begun=dict.fromkeys("abc"))[1] == [4, 4, 0]
+    assert (runner.speculator.draft_token_confidence_probs[:3] == 1).all()
+
+
+def test_vllm_v2_pads_all_drafts_of_a_step_to_one_size_of_the_schedule():
+    schedule = [(1, 6, 4), (7, 7, 2), (8, 8, 0)]
+    rows = [("a", [*TEXT, 5], 1), ("b", [6, *TEXT], 1), ("c", [40, 41, 42], 1)]
+    for limit, expected in ((None, 4), (2, 2), (0, 0)):
+        runner = StubRunnerV2(schedule=schedule, **WHOLE)
+        about = {} if limit is None else {"num_speculative_tokens": limit}
+        drafts, sizes = runner.step(rows, begun=dict.fromkeys("abc"), about=about)
+        assert sizes == [expected] * 3
+        if expected:
+            assert drafts[2] == [42] * 4  # padded with the last token
+            assert drafts[1][:expected] == [3, 1, 2, 3][:expected]
+        assert runner.speculator.num_failures == 0

@@ -65,7 +65,7 @@ assert corpus.num_failures == 0
 
 
 @pytest.mark.parametrize(
-    ("engine", "drafts"), [(VLLM, "[[3, 1, 2, 3]] [[0."), (SGLANG, "[2, 3, 1, 2, 3] [True")]
+    ("engine", "drafts"), [(VLLM, "[[3, 1, 2, 3]] [[1."), (SGLANG, "[2, 3, 1, 2, 3] [True")]
 )
 def test_first_rank_drafts_for_all_ranks(tmp_path, engine, drafts):
     command = [sys.executable, "-c", RANK + engine + END]

@@ -113,7 +113,7 @@ def _speculator_class() -> Callable[..., Any]:
 
     These modules are imported only where a model runs.
     """
-    from specds.integrations.vllm_v2 import ChainSpeculator
+    from specds.integrations.vllm_v2 import ChainSpeculator, widen_candidates
 
     base, add, take = map(resolve, NEEDED[2:5])
     _check_names(ChainSpeculator, base)
@@ -121,6 +121,8 @@ def _speculator_class() -> Callable[..., Any]:
 
     def add_requests(self: Any, scheduler_output: Any) -> None:
         if isinstance(self.speculator, ChainSpeculator):
+            if self.speculator.draft_sizes is not None:
+                widen_candidates(self.cudagraph_manager)
             self.speculator.begin_step(scheduler_output)
         add(self, scheduler_output)
 
@@ -170,6 +172,7 @@ def _check_configurations() -> None:
             # Drafting waits for the device, so scheduling ahead of it gains nothing.
             scheduler = self.scheduler_config
             scheduler.async_scheduling = bool(scheduler.async_scheduling)
+            _add_draft_sizes(self)
         check(self, *args)
         if _is_read(self):
             model, options = self.model_config, self.additional_config["specds"]
@@ -186,6 +189,43 @@ def _check_configurations() -> None:
             )
 
     resolve("vllm.config:VllmConfig").__post_init__ = checked
+
+
+def _add_draft_sizes(vllm_config: Any) -> None:
+    """Let vLLM capture FULL graphs of several draft sizes, if it captures none of variable sizes.
+
+    vLLM before 0.32 has no schedule of sizes, and ignores it with data parallelism.
+    """
+    config, scheduler = vllm_config.speculative_config, vllm_config.scheduler_config
+    has_graphs = (
+        getattr(config, "enable_adaptive_verification", False)
+        or getattr(config, "num_speculative_tokens_per_batch_size", ()) is not None
+    )
+    is_able = (
+        not (scheduler.async_scheduling or vllm_config.model_config.enforce_eager)
+        and vllm_config.parallel_config.data_parallel_size == 1
+        and scheduler.max_num_seqs >= _MIN_SEQS
+    )
+    if is_able and not has_graphs:
+        config.num_speculative_tokens_per_batch_size = draft_schedule(
+            config.num_speculative_tokens, scheduler.max_num_seqs
+        )
+
+
+_MIN_SEQS = 8
+"""In smaller batches, the batch sizes of a schedule with fewer tokens would be frequent."""
+
+
+def draft_schedule(k: int, max_num_seqs: int) -> list[tuple[int, int, int]]:
+    """Return a schedule of vLLM with the sizes 0, k / 4, k / 2 and k.
+
+    vLLM captures graphs of all sizes of a schedule. It is the limit of a draft in batches of these
+    sizes: a full batch has k, and each of the sizes below it one of the others.
+    """
+    fewer = sorted({0, k // 4, k // 2} - {k}, reverse=True)
+    first = max_num_seqs - len(fewer)
+    others = [(first + place, first + place, size) for place, size in enumerate(fewer)]
+    return [(1, first - 1, k), *others, (max_num_seqs, max_num_seqs, k)]
 
 
 _V1_LINE = (

@@ -27,15 +27,20 @@ if TYPE_CHECKING:
 class ChainSpeculator(VllmAdapter):
     """Drafter for the V2 runner; `init_speculator` makes it a subclass of the runner's own type.
 
-    Without asynchronous scheduling, the scheduler gets drafts of the sizes that pay off. With it,
-    vLLM chooses one size for all rows before they are drafted.
+    Without asynchronous scheduling, the scheduler gets drafts of the sizes that pay off. vLLM has
+    FULL CUDA graphs for rows of any sizes with adaptive verification, else for rows of one of the
+    sizes of its schedule, to which all drafts of a step are then padded. With asynchronous
+    scheduling, vLLM chooses one size for all rows before they are drafted.
 
     Args:
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
         draft_token_confidence_probs: Conditional probability of each token of the last batch,
-            float32 `(max_num_reqs, k)`, for adaptive verification.
+            float32 `(max_num_reqs, k)`, by which adaptive verification cuts drafts. It is 1 if
+            their sizes are ours: vLLM would cut by the probabilities of the step before.
+        draft_sizes: The sizes to one of which all drafts of a step are padded; None if each draft
+            has its own.
     """
 
     has_tenants = True
@@ -50,7 +55,14 @@ class ChainSpeculator(VllmAdapter):
         self.grammars = Grammars(vllm_config, self.log, self.max_nodes)
         config = vllm_config.speculative_config
         self.num_speculative_steps = self.max_nodes
-        self.enable_adaptive_verification: bool = config.enable_adaptive_verification
+        self.enable_adaptive_verification = bool(
+            getattr(config, "enable_adaptive_verification", False)
+        )
+        schedule = getattr(config, "num_speculative_tokens_per_batch_size", None)
+        is_uniform = schedule and not (self.enable_adaptive_verification or self._has_fixed_size)
+        self.draft_sizes = sorted({0, *(entry[2] for entry in schedule)}) if is_uniform else None
+        self._compilation = getattr(vllm_config, "compilation_config", None)
+        self.drafter.set_graph_sizes([], self.draft_sizes)
         self.device, self.req_states = device, req_states
         self.draft_token_confidence_probs = torch.zeros(
             vllm_config.scheduler_config.max_num_seqs, self.max_nodes, device=device
@@ -82,7 +94,10 @@ class ChainSpeculator(VllmAdapter):
         return drafts
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
-        """Do nothing: drafting captures no CUDA graph."""
+        """Learn the sizes of the model's CUDA graphs; drafting captures none."""
+        sizes = getattr(self._compilation, "cudagraph_capture_sizes", None)
+        if sizes and cudagraph_mode.has_full_cudagraphs():
+            self.drafter.set_graph_sizes(sizes, self.draft_sizes)
 
     def capture(self) -> None:
         """Do nothing: drafting captures no CUDA graph."""
@@ -110,18 +125,24 @@ class ChainSpeculator(VllmAdapter):
             raise IncompatibleError("specds cannot draft: vLLM passed no options of requests")
         self._draft_lengths = {}
         places = input_batch.idx_mapping[: input_batch.num_reqs]
-        self.draft_token_confidence_probs[: len(places)] = 0
+        is_chosen = not self._has_fixed_size
+        self.draft_token_confidence_probs[: len(places)] = float(is_chosen)
         drafts = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
         if self.drafts and not dummy_run:
-            drafts = self._drafted(input_batch, num_sampled, drafts)
+            most = kwargs.get("num_speculative_tokens")
+            most = self.max_nodes if most is None else most
+            drafts = self._drafted(input_batch, num_sampled, drafts, most)
         if self.group is not None and not dummy_run:
             # All ranks must verify the same drafts.
             self.group.broadcast(drafts)
-            self.group.broadcast(self.draft_token_confidence_probs)
+            if self.enable_adaptive_verification and not is_chosen:
+                self.group.broadcast(self.draft_token_confidence_probs)
         return drafts
 
-    @guarded(lambda _, __, ___, drafts: drafts)
-    def _drafted(self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
+    @guarded(lambda _, __, ___, drafts, ____: drafts)
+    def _drafted(
+        self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor, most: int
+    ) -> torch.Tensor:
         names = list(batch.req_ids[: batch.num_reqs])
         starts = [self._lengths.get(name, 0) for name in names]
         parts, totals, is_decoding = self._new_tokens(batch, starts, num_sampled)
@@ -132,17 +153,25 @@ class ChainSpeculator(VllmAdapter):
         scheduled, cut = self._step.scheduled_spec_decode_tokens, self._step.num_invalid_spec_tokens
         kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
         self.sync(parts, names, starts, num_verified=kept)
-        left = [max(number - 1, 0) for number in self.num_left(names, totals)]
+        left = [min(max(number - 1, 0), most) for number in self.num_left(names, totals)]
         with self.timed_draft(is_decoding=is_decoding):
             self.choose_allowed(map(self.constraint, names, parts, starts))
             token_ids, lengths, probs = self.drafter.draft_chains(
                 self.max_nodes, max_nodes=left, min_prob=0.0 if self._has_fixed_size else None
             )
-        self._draft_lengths = dict(zip(names, lengths.tolist(), strict=True))
-        probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
-        is_drafted = np.arange(self.max_nodes) < lengths[:, None]
-        confidences = self._on_device(np.where(is_drafted, probs, np.float32(0)))
-        self.draft_token_confidence_probs[: len(names)] = confidences
+        longest = int(lengths.max(initial=0))
+        if self.draft_sizes is not None and longest:
+            size = next(
+                (size for size in self.draft_sizes if size >= longest), self.draft_sizes[-1]
+            )
+            self._draft_lengths = dict.fromkeys(names, size)
+        else:
+            self._draft_lengths = dict(zip(names, lengths.tolist(), strict=True))
+        if self._has_fixed_size:
+            probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
+            is_drafted = np.arange(self.max_nodes) < lengths[:, None]
+            confidences = self._on_device(np.where(is_drafted, probs, np.float32(0)))
+            self.draft_token_confidence_probs[: len(names)] = confidences
         drafted = self._on_device(token_ids)
         return drafts.where(drafted < 0, drafted)
 
@@ -189,3 +218,28 @@ class ChainSpeculator(VllmAdapter):
         tensor = torch.from_numpy(array)
         is_cuda = self.device.type == "cuda"
         return (tensor.pin_memory() if is_cuda else tensor).to(self.device, non_blocking=True)
+
+
+def widen_candidates(manager: Any) -> None:
+    """Let a dispatcher of CUDA graphs choose the next larger graph of each draft size.
+
+    For a number of tokens, vLLM considers only the graphs of the next captured number, also if
+    these are of another draft size. Where it keeps them in another way, nothing changes.
+    """
+    kept = getattr(manager, "_candidates", None)
+    if not isinstance(kept, dict) or getattr(manager, "specds_has_widened", False):
+        return
+    manager.specds_has_widened = True
+    graphs = {graph for found in kept.values() for graph in found if _draft_size(graph)}
+    ordered = sorted(graphs, key=lambda graph: (graph.num_tokens, graph.num_reqs))
+    for (tokens, loras), found in kept.items():
+        larger = {}
+        for graph in ordered:
+            if graph.num_tokens >= tokens and graph.num_active_loras == loras:
+                larger.setdefault((_draft_size(graph), graph.num_ubatches), graph)
+        kept[tokens, loras] = [*larger.values(), *(it for it in found if not _draft_size(it))]
+
+
+def _draft_size(graph: Any) -> int | None:
+    """Return the tokens of each row of a graph in which all rows have the same number."""
+    return getattr(graph, "uniform_token_count", None)

@@ -13,6 +13,6 @@ pub(crate) mod step_times;
 
 pub use row_times::RowStepTimes;
 pub use rule::{Costs, DraftStats, RowBudget};
-pub use selection::Passes;
+pub use selection::{DraftSizes, Passes};
 pub use step_cost::StepCost;
 pub use step_times::StepTimes;

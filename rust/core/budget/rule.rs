@@ -122,15 +122,16 @@ impl DraftStats {
         let gains = trusted.map(|(row, draft)| self.reliability.gains(row.reliability, draft));
         let gains: Vec<_> = gains.collect();
         let selection = Selection::new(&gains, num_rows, passes);
-        // In padded passes, the tokens of a row on average.
-        let share = if passes == Passes::Packed { 1.0 } else { 1.0 / to_f64(num_rows) };
+        // In passes that cost their longest row, the tokens of a row on average.
+        let is_whole = matches!(passes, Passes::Packed | Passes::Uniform(_));
+        let share = if is_whole { 1.0 } else { 1.0 / to_f64(num_rows) };
         let rate = |baseline: f64| rate(rows, baseline / to_f64(num_rows)) * share;
         let (num_nodes, cost, unit_s) = match costs {
             Costs::Known(cost) => {
                 let seconds = |tokens| cost.seconds(tokens);
                 let baseline = seconds(selection.start());
                 let best = selection.best(&selection.values(rate(baseline), &seconds));
-                let with_drafts = seconds(selection.start() + to_f64(best));
+                let with_drafts = seconds(selection.tokens(best));
                 (best, Some((baseline, with_drafts)), 1.0)
             }
             Costs::Measured(times) if times.is_known() => {

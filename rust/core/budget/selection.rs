@@ -13,6 +13,29 @@ pub enum Passes {
     /// Chains whose rows are padded, with these tokens of a row before its draft. Unless a draft is accepted
     /// whole, its accepted tokens and these are fed again in the next step.
     Chains { waiting: usize },
+    /// The pass costs the tokens of all rows, each padded to one number of drafted tokens.
+    Uniform(DraftSizes),
+}
+
+/// The numbers of drafted tokens that a row may have in a step where all rows have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftSizes(u64);
+
+impl DraftSizes {
+    /// Returns a set of sizes, to which 0 is added; those above 63 are left out.
+    pub fn new(sizes: &[usize]) -> Self {
+        Self(sizes.iter().filter(|&&size| size < 64).fold(1, |set, size| set | 1 << size))
+    }
+
+    /// Returns the size to which drafts of at most this number of tokens are padded: the next one, or the largest.
+    pub fn padded(self, num_tokens: usize) -> usize {
+        let next = (num_tokens..64).find(|&size| self.has(size));
+        next.unwrap_or_else(|| 63 - self.0.leading_zeros() as usize)
+    }
+
+    fn has(self, size: usize) -> bool {
+        size < 64 && self.0 >> size & 1 == 1
+    }
 }
 
 /// The nodes of drafts in the order in which they are added to a step.
@@ -26,6 +49,10 @@ pub(crate) struct Selection {
     rows: Vec<usize>,
     /// Tokens before each draft, where rejections have a price.
     waiting: Option<f64>,
+    /// The tokens that a further node costs.
+    width: f64,
+    /// The numbers of nodes that are possible; None for all.
+    possible: Option<DraftSizes>,
 }
 
 impl Selection {
@@ -38,6 +65,7 @@ impl Selection {
             Passes::Chains { waiting } => {
                 Self { waiting: Some(to_f64(waiting)), ..Self::padded(gains, num_rows) }
             }
+            Passes::Uniform(sizes) => Self::uniform(gains, num_rows, sizes),
         }
     }
 
@@ -57,6 +85,8 @@ impl Selection {
             gains: nodes.iter().map(|node| node.3).collect(),
             rows: nodes.iter().map(|node| node.2).collect(),
             waiting: None,
+            width: 1.0,
+            possible: None,
         }
     }
 
@@ -68,6 +98,21 @@ impl Selection {
             gains: (0..longest).map(|node| sum(node) / to_f64(num_rows)).collect(),
             rows: Vec::new(),
             waiting: None,
+            width: 1.0,
+            possible: None,
+        }
+    }
+
+    fn uniform(gains: &[Vec<f64>], num_rows: usize, sizes: DraftSizes) -> Self {
+        let longest = gains.iter().map(Vec::len).max().unwrap_or(0);
+        let sum = |node: usize| gains.iter().filter_map(|row| row.get(node)).sum::<f64>();
+        Self {
+            start: to_f64(num_rows),
+            gains: (0..sizes.padded(longest)).map(sum).collect(),
+            rows: Vec::new(),
+            waiting: None,
+            width: to_f64(num_rows),
+            possible: Some(sizes),
         }
     }
 
@@ -76,8 +121,13 @@ impl Selection {
         self.start + self.waiting.unwrap_or(0.0)
     }
 
+    /// The tokens that a step with this number of nodes costs.
+    pub(crate) fn tokens(&self, num_nodes: usize) -> f64 {
+        self.start() + self.width * to_f64(num_nodes)
+    }
+
     /// Returns the value of each number of nodes, from 0 on: the tokens beyond those that the time of the step is
-    /// worth at `rate` tokens per unit of time.
+    /// worth at `rate` tokens per unit of time. It is minus infinity for an impossible number.
     pub(crate) fn values(&self, rate: f64, cost: &dyn Fn(f64) -> f64) -> Vec<f64> {
         let (mut tokens, mut processed) = (self.start, self.start());
         let again = self.waiting.map_or(0.0, |_| (cost(9.0) - cost(1.0)) / 8.0);
@@ -85,12 +135,14 @@ impl Selection {
         let mut values = vec![tokens - rate * cost(processed)];
         for (index, gain) in self.gains.iter().enumerate() {
             tokens += gain;
-            processed += 1.0;
+            processed += self.width;
             reached = reached.min(*gain);
             accepted += reached;
             // Tokens to feed again: those before the draft, and what is accepted of it.
             let rejected = (1.0 - reached) * self.start() + accepted - to_f64(index + 1) * reached;
-            values.push(tokens - rate * (cost(processed) + again * rejected));
+            let is_possible = self.possible.is_none_or(|sizes| sizes.has(index + 1));
+            let value = tokens - rate * (cost(processed) + again * rejected);
+            values.push(if is_possible { value } else { f64::NEG_INFINITY });
         }
         values
     }

@@ -37,6 +37,31 @@ pub struct StepTimes {
     is_probe: bool,
     /// True if the estimates began with the usual cost of a token.
     is_usual: bool,
+    graph_sizes: GraphSizes,
+}
+
+/// The numbers of tokens for which the engine has captured a graph, which rise.
+#[derive(Debug, Clone, Default)]
+struct GraphSizes(Vec<usize>);
+
+impl GraphSizes {
+    /// Returns the number of tokens to which a step is padded.
+    fn padded(&self, tokens: f64) -> f64 {
+        let next = self.0.partition_point(|&size| to_f64(size) < tokens);
+        self.0.get(next).map_or(tokens, |&size| to_f64(size))
+    }
+
+    /// Returns the cost of a step of this number of tokens, from the logarithms of the costs of all buckets.
+    fn cost_at(&self, costs: &[f64], tokens: f64) -> f64 {
+        let (bucket, share) = bucket_at(self.padded(tokens));
+        between(costs, bucket, share).exp()
+    }
+
+    /// Returns the most tokens of a step with drafts that has this number of tokens without them.
+    fn most_tokens(&self, without_drafts: f64) -> f64 {
+        let largest = self.0.last().map(|&size| to_f64(size));
+        largest.filter(|&largest| without_drafts <= largest).unwrap_or(f64::INFINITY)
+    }
 }
 
 /// The buckets of sizes, each with a cost of its own: one for each number of tokens up to 17, then four for each power
@@ -161,7 +186,15 @@ impl StepTimes {
             break_even_cost: None,
             is_probe: false,
             is_usual,
+            graph_sizes: GraphSizes::default(),
         }
+    }
+
+    /// Sets the numbers of tokens for which the engine has captured a graph. A step is padded to the next one, so it
+    /// costs as much, and drafts make no step larger than the largest.
+    pub fn set_graph_sizes(&mut self, mut sizes: Vec<usize>) {
+        sizes.sort_unstable();
+        self.graph_sizes = GraphSizes(sizes);
     }
 
     /// Adds an observed step. Invalid times and steps without tokens are ignored.
@@ -170,7 +203,7 @@ impl StepTimes {
         if !(seconds > 0.0 && seconds.is_finite() && num_tokens > 0) {
             return;
         }
-        let (bucket, share) = bucket_at(to_f64(num_tokens));
+        let (bucket, share) = bucket_at(self.graph_sizes.padded(to_f64(num_tokens)));
         let deviation = self.update(bucket, share, seconds.ln());
         if self.num_steps[bucket] > 1 {
             self.deviations.push_back(deviation);
@@ -180,10 +213,11 @@ impl StepTimes {
         }
         self.num_steps[bucket] += 1;
         self.last_num_tokens = num_tokens;
-        self.total_cost += cost_at(&self.means, to_f64(num_tokens));
+        self.total_cost += self.graph_sizes.cost_at(&self.means, to_f64(num_tokens));
         if let Some(break_even_cost) = break_even_cost {
-            self.probe_losses +=
-                (cost_at(&self.means, to_f64(num_tokens)) - break_even_cost).max(0.0);
+            self.probe_losses += (self.graph_sizes.cost_at(&self.means, to_f64(num_tokens))
+                - break_even_cost)
+                .max(0.0);
         }
     }
 
@@ -263,7 +297,7 @@ impl StepTimes {
 
     /// Returns the expected seconds of a step like the last one, or 0 before any.
     pub fn usual(&self) -> f64 {
-        let cost = cost_at(&self.means, to_f64(self.last_num_tokens));
+        let cost = self.graph_sizes.cost_at(&self.means, to_f64(self.last_num_tokens));
         if self.last_num_tokens == 0 { 0.0 } else { cost * self.unit_s() }
     }
 
@@ -296,13 +330,23 @@ impl StepTimes {
         selection: &Selection,
         rate: &dyn Fn(f64) -> f64,
     ) -> (usize, f64, f64) {
-        let tokens = |num_nodes: usize| selection.start() + to_f64(num_nodes);
+        let graphs = &self.graph_sizes;
+        let tokens = |num_nodes: usize| graphs.padded(selection.tokens(num_nodes));
+        let most_tokens = graphs.most_tokens(selection.tokens(0));
         let likely = self.costs(0.0, 0);
-        let baseline = cost_at(&likely, tokens(0));
+        let baseline = graphs.cost_at(&likely, tokens(0));
         let rate = rate(baseline);
         // A draft never makes a step faster, so clamp to the baseline.
-        let values =
-            |costs: &[f64]| selection.values(rate, &|tokens| cost_at(costs, tokens).max(baseline));
+        let values = |costs: &[f64]| {
+            let cost = |tokens| graphs.cost_at(costs, tokens).max(baseline);
+            let mut values = selection.values(rate, &cost);
+            for (number, value) in values.iter_mut().enumerate().skip(1) {
+                if selection.tokens(number) > most_tokens {
+                    *value = f64::NEG_INFINITY;
+                }
+            }
+            values
+        };
         let expected = values(&likely);
         let mut allowed = expected.clone();
         let least = values(&self.costs(RISK_SD, bucket_at(tokens(0)).0));
@@ -313,7 +357,7 @@ impl StepTimes {
         }
         let best = selection.best(&allowed);
         self.since_baseline = if best == 0 { 0 } else { self.since_baseline + 1 };
-        let cost = cost_at(&likely, tokens(best)).max(baseline);
+        let cost = graphs.cost_at(&likely, tokens(best)).max(baseline);
         let speedup = (expected[best] / cost + rate) / (expected[0] / baseline + rate);
         let num_steps = to_f64(self.num_steps[bucket_at(tokens(best)).0]);
         let most = num_steps * speedup.powi(3) / 2.0;
@@ -337,18 +381,12 @@ impl StepTimes {
         let least_value = allowed[best] + rate * baseline * MIN_PROBE_GAIN;
         let tried = tried.filter(|&number| most[number] > least_value);
         let number = tried.unwrap_or(best);
-        let cost = cost_at(&likely, tokens(number)).max(baseline);
+        let cost = graphs.cost_at(&likely, tokens(number)).max(baseline);
         let reference = if tried.is_some() { best } else { 0 };
         self.is_probe = tried.is_some();
         self.break_even_cost = Some(cost + (expected[number] - expected[reference]) / rate);
         (number, baseline, cost)
     }
-}
-
-/// Returns the cost of a step of this number of tokens, from the logarithms of the costs of all buckets.
-fn cost_at(costs: &[f64], tokens: f64) -> f64 {
-    let (bucket, share) = bucket_at(tokens);
-    between(costs, bucket, share).exp()
 }
 
 fn between(values: &[f64], bucket: usize, share: f64) -> f64 {

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::budget::rule::{Costs, DraftStats};
-use crate::budget::selection::Passes;
+use crate::budget::selection::{DraftSizes, Passes};
 use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
 use crate::draft::token_tree::TokenTree;
@@ -39,6 +39,8 @@ pub struct EngineDrafter {
     requests: Arc<Mutex<Requests>>,
     draft_stats: DraftStats,
     times: StepTimes,
+    /// The numbers of drafted tokens of which a step has one for all rows; `None` if rows may differ.
+    draft_sizes: Option<DraftSizes>,
     /// Number of tokens of the step that verifies the last drafts.
     num_step_tokens: usize,
     counts: EngineCounts,
@@ -82,6 +84,7 @@ impl EngineDrafter {
             requests,
             draft_stats: DraftStats::default(),
             times: engine.token_cost.map_or_else(StepTimes::default, StepTimes::with_token_cost),
+            draft_sizes: None,
             num_step_tokens: 0,
             counts: EngineCounts::default(),
             warnings,
@@ -112,6 +115,13 @@ impl EngineDrafter {
     /// indexed.
     pub fn max_predicted_output(&self) -> usize {
         self.config.max_context.min(1 << 18)
+    }
+
+    /// Sets the numbers of tokens for which the engine has captured a graph, and the numbers of drafted tokens to
+    /// one of which it pads all rows of a step, if it does. Measured costs follow these sizes.
+    pub fn set_graph_sizes(&mut self, sizes: Vec<usize>, draft_sizes: Option<&[usize]>) {
+        self.times.set_graph_sizes(sizes);
+        self.draft_sizes = draft_sizes.map(DraftSizes::new);
     }
 
     fn ignores_cost(&self) -> bool {
@@ -333,15 +343,20 @@ impl EngineDrafter {
         let drafted: Vec<_> = trees.iter().collect();
         let sizes = costs.map(|costs| {
             let draft_s = start.elapsed().as_secs_f64();
-            self.draft_stats.choose(&mut rows, &drafted, num_rows, costs, Passes::Packed, draft_s)
+            let passes = self.draft_sizes.map_or(Passes::Packed, Passes::Uniform);
+            self.draft_stats.choose(&mut rows, &drafted, num_rows, costs, passes, draft_s)
         });
         for (row, (draft, mut tree)) in drafts.into_iter().zip(trees).enumerate() {
             tree.truncate(sizes.as_ref().map_or(usize::MAX, |sizes| sizes[row]));
             *draft = tree;
         }
         let drafts = Drafts(requests);
-        let sizes = drafts.trees().into_iter().map(TokenTree::len);
-        self.num_step_tokens = num_rows + sizes.sum::<usize>();
+        let sizes = || drafts.trees().into_iter().map(TokenTree::len);
+        self.num_step_tokens = num_rows
+            + match self.draft_sizes {
+                Some(possible) => num_rows * possible.padded(sizes().max().unwrap_or(0)),
+                None => sizes().sum::<usize>(),
+            };
         self.counts.draft_s += start.elapsed().as_secs_f64();
         drafts
     }

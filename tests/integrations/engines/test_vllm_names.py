@@ -203,6 +203,34 @@ def test_configuration_of_another_runner_is_an_error_with_the_line_to_use(monkey
         assert line == chains(8)["speculative_config"]
 
 
+@pytest.mark.parametrize(
+    ("is_added", "about"),
+    [
+        (True, {}),
+        (False, {"enforce_eager": True}),
+        (False, {"async_scheduling": True}),
+        (False, {"max_num_seqs": 4}),
+        (False, {"enable_adaptive_verification": True}),
+        (False, {"num_speculative_tokens_per_batch_size": [(1, 256, 3)]}),
+    ],
+)
+def test_schedule_of_draft_sizes_is_added_where_vllm_has_no_other_graphs(is_added, about):
+    speculative = {"enable_adaptive_verification": False, **about}
+    speculative.setdefault("num_speculative_tokens_per_batch_size", None)
+    seen = SimpleNamespace(num_speculative_tokens=8, **speculative)
+    scheduler = {"max_num_seqs": 256, "async_scheduling": False, **about}
+    config = SimpleNamespace(
+        speculative_config=seen,
+        scheduler_config=SimpleNamespace(**scheduler),
+        parallel_config=SimpleNamespace(data_parallel_size=1),
+        model_config=SimpleNamespace(enforce_eager=about.get("enforce_eager", False)),
+    )
+    before = seen.num_speculative_tokens_per_batch_size
+    vllm_plugin._add_draft_sizes(config)
+    expected = vllm_plugin.draft_schedule(8, 256) if is_added else before
+    assert seen.num_speculative_tokens_per_batch_size == expected
+
+
 @pytest.mark.usefixtures("log")
 def test_check_writes_no_snapshot_and_accepts_the_default_datastore(tmp_path):
     vllm_plugin.register()

@@ -76,7 +76,7 @@ def test_adaptive_verification_expects_as_many_tokens_as_are_accepted(prompts, m
     import torch
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 
-    with Engine(**chains(4), max_num_seqs=2) as engine:
+    with Engine(**chains(4), max_num_seqs=2, async_scheduling=True) as engine:
         # vLLM has put its own in their place.
         for name in ("Stream", "Event", "current_stream"):
             monkeypatch.setattr(torch.cuda, name, MagicMock())
@@ -119,6 +119,30 @@ def test_sizes_of_drafts_follow_the_measured_cost_of_steps(prompts):
         assert stats["num_draft_tokens"] == verified(engine) > 0
         assert engine.proposer.num_failures == 0
     assert stats["num_draft_tokens"] < 2 * stats["num_row_steps"], "they were of fixed size"
+
+
+def test_drafts_of_a_step_have_one_size_of_the_schedule(prompts):
+    with Engine() as engine:
+        expected = texts(engine, prompts)
+    drafting = chains(4)
+    sizes = {"num_speculative_tokens_per_batch_size": [(1, 2, 4), (3, 3, 0), (4, 4, 2)]}
+    drafting["speculative_config"] = {**drafting["speculative_config"], **sizes}
+    found = set()
+    with Engine(**drafting) as engine:
+        cut = engine.proposer.cut
+
+        def seen(drafts):
+            rows = cut(drafts).draft_token_ids
+            found.add((len(rows), frozenset(map(len, rows))))
+            return drafts
+
+        engine.proposer.cut = seen
+        assert texts(engine, prompts) == expected
+        stats = engine.proposer.drafter.stats()
+        assert engine.proposer.num_failures == stats["num_refused"] == 0
+        assert stats["num_accepted_tokens"] > 20
+    assert all(len(sizes) == 1 and max(sizes) in (0, 2, 4) for _, sizes in found)
+    assert (4, frozenset({4})) not in found  # vLLM allows 2 for four rows
 
 
 @pytest.mark.parametrize(("backend", "is_ahead"), [("xgrammar", False), ("guidance", True)])

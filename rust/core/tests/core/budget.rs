@@ -8,7 +8,7 @@
     reason = "small numbers"
 )]
 
-use specds_core::budget::{Costs, DraftStats, Passes, RowBudget, StepCost, StepTimes};
+use specds_core::budget::{Costs, DraftSizes, DraftStats, Passes, RowBudget, StepCost, StepTimes};
 use specds_core::draft::TokenTree;
 
 use crate::random::Random;
@@ -291,6 +291,71 @@ fn expected_token_cost_counts_after_one_step_and_is_corrected() {
             if token_cost > 0.1 { (1..8).contains(&usual) } else { usual > sizes[0] },
             "{last:?}"
         );
+    }
+}
+
+/// Drafts fill the graph that the first of their tokens needs, and make no step larger than the largest one.
+#[test]
+fn sizes_follow_captured_graphs() {
+    let draft = promised(honest(0.8));
+    let sizes = |graphs: &[usize], num_rows: usize, passes: Passes| {
+        let mut times = StepTimes::with_token_cost(0.2);
+        times.set_graph_sizes(graphs.to_vec());
+        let mut stats = DraftStats::with_reliability(1.0);
+        let mut rows = vec![RowBudget::default(); num_rows];
+        let drafts = vec![&draft; num_rows];
+        for num_tokens in [num_rows, graphs[0], graphs[0]] {
+            times.add(num_tokens, 0.02 * (1.0 + 0.2 * graphs[0] as f64));
+        }
+        let mut rows: Vec<_> = rows.iter_mut().collect();
+        stats.choose(&mut rows, &drafts, num_rows, Costs::Measured(&mut times), passes, 0.0)
+    };
+    let total = |graphs: &[usize], num_rows| {
+        num_rows + sizes(graphs, num_rows, Passes::Packed).iter().sum::<usize>()
+    };
+    for num_rows in [1, 3, 8] {
+        let (start, most) = (draft.len().min(8) * num_rows, (draft.len() + 1) * num_rows);
+        assert_eq!(total(&[start], num_rows), start.min(most), "{num_rows} rows");
+    }
+    for (allowed, num_rows) in [(&[2, 4, 8][..], 3), (&[3], 2), (&[], 4)] {
+        let sizes = sizes(&[64], num_rows, Passes::Uniform(DraftSizes::new(allowed)));
+        assert!(
+            sizes.iter().all(|size| size == &sizes[0] && (*size == 0 || allowed.contains(size)))
+        );
+        assert_eq!(sizes[0] > 0, !allowed.is_empty());
+    }
+    // No graph has more tokens.
+    assert_eq!(sizes(&[6], 3, Passes::Uniform(DraftSizes::new(&[2, 4]))), [0; 3]);
+}
+
+#[test]
+fn drafts_of_one_size_equal_brute_force() {
+    let mut random = Random(5);
+    for _ in 0..300 {
+        let num_rows = 1 + random.below(5) as usize;
+        // A probability above 0.75 counts as 0.75 at first.
+        let rates = || honest(0.2 + 0.5 * uniform(&mut random));
+        let drafts: Vec<_> = std::iter::repeat_with(rates).take(num_rows).map(promised).collect();
+        let last = 1.0 + 40.0 * uniform(&mut random);
+        let cost = StepCost::new(vec![(1.0, 1.0), (64.0, last)]).unwrap();
+        let allowed = [0, 2, 4, 8];
+        let mut stats = DraftStats::with_reliability(1.0);
+        let mut rows = vec![RowBudget::default(); num_rows];
+        let mut rows: Vec<_> = rows.iter_mut().collect();
+        let passes = Passes::Uniform(DraftSizes::new(&allowed));
+        let trees: Vec<_> = drafts.iter().collect();
+        let sizes = stats.choose(&mut rows, &trees, num_rows, Costs::Known(&cost), passes, 0.0);
+        let tokens = |size: usize| {
+            let probs = drafts.iter().flat_map(|draft| draft.probs().iter().take(size));
+            num_rows as f64 + probs.map(|&prob| f64::from(prob)).sum::<f64>()
+        };
+        let rate = num_rows as f64 / cost.seconds(num_rows as f64);
+        let value =
+            |size: usize| tokens(size) - rate * cost.seconds((num_rows * (size + 1)) as f64);
+        let best = allowed.into_iter().map(value).fold(f64::MIN, f64::max);
+        let chosen = allowed.into_iter().find(|&size| size >= sizes[0]).unwrap();
+        let margin = 0.03 * num_rows as f64 + 1e-6;
+        assert!(value(chosen) >= best - margin, "{sizes:?}");
     }
 }
 
