@@ -163,6 +163,9 @@ bench-engines: dev target/engines/prompts.json ## tokens per decode step in each
 bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
+bench-device-clock: dev ## vLLM's steps with drafts on a simulated device, asynchronous and not; ARGS="32 100": rows, steps
+	$(BENCH) -W ignore -m engines.device_clock $(ARGS)
+
 bench-hostile: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.hostile $(ARGS)
 

@@ -46,5 +46,7 @@ def check_grammars(monkeypatch, engine_of, drafting, prompts, backend, **about):
         counts.append([stats[name] for name in ("num_row_steps", "num_cut_tokens")])
     (alone, cut), (guided, left) = counts
     assert guided < alone
+    if about.get("async_scheduling"):
+        return  # rows without a draft are filled up, whatever their grammar
     # vLLM ignores an end token after the matcher of guidance has stopped: at most one a text.
     assert left <= (3 if backend == "guidance" else 0) < cut

@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from specds.integrations import vllm_v2
+from specds.integrations.vllm_ahead import AheadSpeculator
+from specds.integrations.vllm_v2 import ChainSpeculator
 from vllm_shapes import config_of, step_of
 
 
@@ -19,9 +19,8 @@ class StubRunnerV2:
         on_gpu = {"all_token_ids": self.texts, "total_len": self.lengths}
         states = {name: SimpleNamespace(gpu=part) for name, part in on_gpu.items()}
         self.states = SimpleNamespace(**states, req_id_to_index={"a": 5, "b": 2, "c": 0})
-        self.speculator = vllm_v2.ChainSpeculator(
-            config_of(**about), self.torch.device("cpu"), self.states
-        )
+        made = AheadSpeculator if about.get("is_async") else ChainSpeculator
+        self.speculator = made(config_of(**about), self.torch.device("cpu"), self.states)
 
     def step(self, rows, dummy_run=False, about=None, **scheduler):
         """Draft for rows of a name, a text and a number of sampled tokens.
@@ -38,11 +37,12 @@ class StubRunnerV2:
             num_reqs=len(rows),
             req_ids=names,
             idx_mapping=places,
-            prefill_len_np=np.array([len(text) for text in given]),
+            idx_mapping_np=places.numpy(),
         )
+        prompts = {name: text[: len(text) - number] for name, text, number in rows}
         last = torch.zeros(8, 1, dtype=torch.int64)
         last[places, 0] = torch.tensor([text[-1] for text in given])
-        self.speculator.begin_step(step_of(**scheduler))
+        self.speculator.begin_step(step_of(prompts=prompts, **scheduler))
         drafts = self.speculator.propose(
             batch,
             *(None, {}, None, None),

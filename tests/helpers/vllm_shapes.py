@@ -32,13 +32,17 @@ def config_of(max_model_len=32, k=4, ranks=1, is_async=False, schedule=None, **o
     )
 
 
-def step_of(begun=(), scheduled=None, finished=(), invalid=None):
-    """Return what the scheduler asks of a V2 runner; `begun` has extra arguments by name."""
+def step_of(begun=(), scheduled=None, finished=(), invalid=None, prompts=None):
+    """Return what the scheduler asks of a V2 runner; `begun` has extra arguments by name.
+
+    `prompts` has the tokens of each request before its first step.
+    """
     new = [
         SimpleNamespace(
             req_id=name,
             sampling_params=SimpleNamespace(extra_args=extra),
             prompt_token_ids=None,
+            prefill_token_ids=(prompts or {}).get(name),
         )
         for name, extra in dict(begun).items()
     ]

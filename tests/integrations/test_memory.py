@@ -78,12 +78,17 @@ def vllm_speculator(contexts):
         num_reqs=num_rows,
         req_ids=names,
         idx_mapping=torch.arange(num_rows),
-        prefill_len_np=np.full(num_rows, next(iter(ends(contexts[0]))) - 1),
     )
+    first = next(iter(ends(contexts[0]))) - 1
+    texts = zip(names, contexts, strict=True)
+    prompts = {name: context[:first].tolist() for name, context in texts}
+    begun = dict.fromkeys(names)
     ones = torch.ones(num_rows, dtype=torch.int32)
     for end in ends(contexts[0]):
         states.total_len = of_gpu(np.full(num_rows, end, np.int32))
-        speculator.begin_step(step_of(scheduled=dict.fromkeys(names, [-1] * K)))
+        scheduled = dict.fromkeys(names, [-1] * K)
+        speculator.begin_step(step_of(begun, scheduled=scheduled, prompts=prompts))
+        begun = {}
         speculator.propose(batch, None, {}, None, None, ones, ones, ones[:, None])
     speculator.req_states = None  # the engine's own
     return speculator

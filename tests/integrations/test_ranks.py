@@ -38,16 +38,29 @@ gpu = [SimpleNamespace(gpu=part) for part in (text, torch.tensor([8], dtype=torc
 states = SimpleNamespace(all_token_ids=gpu[0], total_len=gpu[1], req_id_to_index={"a": 0})
 config = config_of(ranks=2, step_cost="ignored", min_prob=0.0, memory_scope="shared")
 speculator = vllm_v2.ChainSpeculator(config, torch.device("cpu"), states)
-speculator.begin_step(step_of({"a": None}))
-batch = SimpleNamespace(
-    num_reqs=1, req_ids=["a"], idx_mapping=torch.tensor([0]), prefill_len_np=np.array([7])
-)
+speculator.begin_step(step_of({"a": None}, prompts={"a": text[0, :7].tolist()}))
+place = torch.tensor([0])
+batch = SimpleNamespace(num_reqs=1, req_ids=["a"], idx_mapping=place, idx_mapping_np=place.numpy())
 last = torch.tensor([[2]])
 drafts = speculator.propose(batch, None, {}, None, None, torch.tensor([1]), None, last)
 print(drafts.tolist(), speculator.draft_token_confidence_probs.tolist())
 print(speculator.drafter.stats()["num_opened"])
 assert speculator.num_failures == 0
 """
+VLLM_AHEAD = """
+from specds.integrations.vllm_ahead import AheadSpeculator
+""" + VLLM.replace("vllm_v2.ChainSpeculator", "AheadSpeculator").replace(
+    "config_of(ranks=2,", "config_of(ranks=2, is_async=True,"
+).replace(
+    "drafts = speculator",
+    """
+assert speculator.propose(
+    batch, None, {}, None, None, torch.tensor([1]), None, last
+).tolist() == [[2] * 4]
+speculator.wait()
+text[0, 8], gpu[1].gpu[0], last = 3, 9, torch.tensor([[3]])
+drafts = speculator""",
+)
 SGLANG = """
 from specds.integrations.sglang import SpecdsCorpus
 
@@ -65,7 +78,12 @@ assert corpus.num_failures == 0
 
 
 @pytest.mark.parametrize(
-    ("engine", "drafts"), [(VLLM, "[[3, 1, 2, 3]] [[1."), (SGLANG, "[2, 3, 1, 2, 3] [True")]
+    ("engine", "drafts"),
+    [
+        (VLLM, "[[3, 1, 2, 3]] [[1."),
+        (VLLM_AHEAD, "[[1, 2, 3, 1]] [[0."),
+        (SGLANG, "[2, 3, 1, 2, 3] [True"),
+    ],
 )
 def test_first_rank_drafts_for_all_ranks(tmp_path, engine, drafts):
     command = [sys.executable, "-c", RANK + engine + END]

@@ -28,14 +28,19 @@ NEEDED = (
 """Names of vLLM that the plug-in uses."""
 
 FIELDS = {
-    f"{_V2}.input_batch:InputBatch": ("req_ids", "num_reqs", "idx_mapping", "prefill_len_np"),
+    f"{_V2}.input_batch:InputBatch": ("req_ids", "num_reqs", "idx_mapping", "idx_mapping_np"),
     "vllm.v1.core.sched.output:SchedulerOutput": (
         "scheduled_new_reqs",
         "finished_req_ids",
         "scheduled_spec_decode_tokens",
         "num_invalid_spec_tokens",
     ),
-    "vllm.v1.core.sched.output:NewRequestData": ("req_id", "sampling_params", "prompt_token_ids"),
+    "vllm.v1.core.sched.output:NewRequestData": (
+        "req_id",
+        "sampling_params",
+        "prompt_token_ids",
+        "prefill_token_ids",
+    ),
     "vllm.v1.outputs:DraftTokenIds": ("req_ids", "draft_token_ids"),
 }
 """Attributes of each object that the V2 runner passes to a speculator."""
@@ -75,8 +80,9 @@ def _replace_speculator() -> None:
         if not _is_read(vllm_config):
             return make(vllm_config, device, req_states)
         try:
-            speculator = _speculator_class()
+            speculator = _speculator_class(vllm_config.scheduler_config.async_scheduling)
             _check_states(req_states)
+            _free_dense_tokens(req_states, device)
         except IncompatibleError as error:
             _warn([str(error)])
             return make(vllm_config, device, req_states)
@@ -108,11 +114,28 @@ def _verify_speculator() -> None:
     resolve(NEEDED[5].rpartition(".")[0]).init_device = init_device
 
 
-def _speculator_class() -> Callable[..., Any]:
+def _free_dense_tokens(req_states: Any, device: Any) -> None:
+    """Keep the tokens of all requests in memory of the host, as vLLM does with other methods.
+
+    For its own n-grams, they are on the device: 512 MiB for 1,024 requests of 131,072 tokens.
+    """
+    tokens = req_states.all_token_ids
+    if getattr(device, "type", None) != "cuda":
+        return
+    try:
+        req_states.all_token_ids = type(tokens)(
+            tuple(tokens.gpu.shape), dtype=tokens.gpu.dtype, device=device, uva_instead_of_gpu=True
+        )
+    except (TypeError, RuntimeError) as error:
+        VllmAdapter.log.info("specds: the tokens of all requests stay on the device: %s", error)
+
+
+def _speculator_class(is_ahead: bool | None) -> Callable[..., Any]:
     """Return the class of our speculators, after letting the runner call it.
 
     These modules are imported only where a model runs.
     """
+    from specds.integrations.vllm_ahead import AheadSpeculator
     from specds.integrations.vllm_v2 import ChainSpeculator, widen_candidates
 
     base, add, take = map(resolve, NEEDED[2:5])
@@ -133,7 +156,8 @@ def _speculator_class() -> Callable[..., Any]:
 
     if add.__module__ != __name__:
         runner.add_requests, runner.take_draft_token_ids = add_requests, take_draft_token_ids
-    return type("SpecdsSpeculator", (ChainSpeculator, base), {})
+    ours = AheadSpeculator if is_ahead else ChainSpeculator
+    return type("SpecdsSpeculator", (ours, base), {})
 
 
 def _check_names(ours: Any, base: Any) -> None:
@@ -169,9 +193,10 @@ def _check_configurations() -> None:
     def checked(self: Any, *args: Any) -> None:
         _check_runner(self)
         if _is_read(self) and self.speculative_config.method == "ngram_gpu":
-            # Drafting waits for the device, so scheduling ahead of it gains nothing.
             scheduler = self.scheduler_config
-            scheduler.async_scheduling = bool(scheduler.async_scheduling)
+            if not getattr(self.speculative_config, "enable_adaptive_verification", False):
+                # vLLM would choose one size of all drafts, without regard to their probabilities.
+                scheduler.async_scheduling = bool(scheduler.async_scheduling)
             _add_draft_sizes(self)
         check(self, *args)
         if _is_read(self):

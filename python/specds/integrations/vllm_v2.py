@@ -1,6 +1,8 @@
 """vLLM's V2 model runner: chains in place of its n-gram speculation.
 
-    vllm serve MODEL --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 8}' \
+    vllm serve MODEL \
+        --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 8,
+            "enable_adaptive_verification": true}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
 This is vLLM's default runner. It accepts no external class, so our plug-in replaces its factory of
@@ -10,7 +12,7 @@ with Triton's interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,21 +26,24 @@ if TYPE_CHECKING:
     import torch
 
 
+NewRequest = tuple[str, Any, "Sequence[int] | None", "Sequence[int] | None"]
+"""Name, sampling parameters, prompt and whole text of a request that begins or resumes."""
+
+
 class ChainSpeculator(VllmAdapter):
     """Drafter for the V2 runner; `init_speculator` makes it a subclass of the runner's own type.
 
-    Without asynchronous scheduling, the scheduler gets drafts of the sizes that pay off. vLLM has
+    The scheduler, which waits for each step, gets drafts of the sizes that pay off. vLLM has
     FULL CUDA graphs for rows of any sizes with adaptive verification, else for rows of one of the
-    sizes of its schedule, to which all drafts of a step are then padded. With asynchronous
-    scheduling, vLLM chooses one size for all rows before they are drafted.
+    sizes of its schedule, to which all drafts of a step are then padded.
 
     Args:
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
         draft_token_confidence_probs: Conditional probability of each token of the last batch,
-            float32 `(max_num_reqs, k)`, by which adaptive verification cuts drafts. It is 1 if
-            their sizes are ours: vLLM would cut by the probabilities of the step before.
+            float32 `(max_num_reqs, k)`, by which adaptive verification cuts drafts. It is 1 here,
+            because vLLM would cut by the probabilities of the step before.
         draft_sizes: The sizes to one of which all drafts of a step are padded; None if each draft
             has its own.
     """
@@ -46,12 +51,12 @@ class ChainSpeculator(VllmAdapter):
     has_tenants = True
     supports_mm_inputs = False
     draft_logits = None
+    _times_steps = True
 
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
         import torch
 
-        self._has_fixed_size = bool(vllm_config.scheduler_config.async_scheduling)
-        super().__init__(vllm_config, times_steps=not self._has_fixed_size)
+        super().__init__(vllm_config, times_steps=self._times_steps)
         self.grammars = Grammars(vllm_config, self.log, self.max_nodes)
         config = vllm_config.speculative_config
         self.num_speculative_steps = self.max_nodes
@@ -59,15 +64,17 @@ class ChainSpeculator(VllmAdapter):
             getattr(config, "enable_adaptive_verification", False)
         )
         schedule = getattr(config, "num_speculative_tokens_per_batch_size", None)
-        is_uniform = schedule and not (self.enable_adaptive_verification or self._has_fixed_size)
-        self.draft_sizes = sorted({0, *(entry[2] for entry in schedule)}) if is_uniform else None
+        is_uniform = schedule and self._times_steps and not self.enable_adaptive_verification
+        sizes = {0, *(entry[2] for entry in schedule or ())}
+        self.draft_sizes = sorted(sizes) if is_uniform else None
         self._compilation = getattr(vllm_config, "compilation_config", None)
         self.drafter.set_graph_sizes([], self.draft_sizes)
         self.device, self.req_states = device, req_states
-        self.draft_token_confidence_probs = torch.zeros(
+        self.draft_token_confidence_probs = torch.ones(
             vllm_config.scheduler_config.max_num_seqs, self.max_nodes, device=device
         )
         self._lengths: dict[str, int] = {}
+        self._prompts: dict[str, Sequence[int]] = {}
         self._draft_lengths: dict[str, int] = {}
         self._step: Any = None
 
@@ -80,12 +87,25 @@ class ChainSpeculator(VllmAdapter):
         """
         self._step = scheduler_output
         try:
-            for new in scheduler_output.scheduled_new_reqs:
-                self._lengths.pop(new.req_id, None)
-                self.begin_request(new.req_id, new.sampling_params, new.prompt_token_ids)
-            self.end_requests(scheduler_output.finished_req_ids)
+            news = [
+                (new.req_id, new.sampling_params, new.prompt_token_ids, new.prefill_token_ids)
+                for new in scheduler_output.scheduled_new_reqs
+            ]
+            self._take(scheduler_output.finished_req_ids, news)
         except AttributeError as error:
             raise IncompatibleError(f"specds cannot draft: {error}") from error
+
+    def _take(self, ended: Iterable[str], news: Iterable[NewRequest]) -> None:
+        """End requests, and begin others."""
+        ended = list(ended)
+        self.end_requests(ended)
+        for name in ended:
+            self._lengths.pop(name, None)
+            self._prompts.pop(name, None)
+        for name, sampling, prompt_ids, text in news:
+            self._lengths.pop(name, None)
+            self._prompts[name] = text or ()
+            self.begin_request(name, sampling, prompt_ids)
 
     def cut(self, drafts: Any) -> Any:
         """Cut the drafts that the scheduler gets: the others of their tokens are padding."""
@@ -125,8 +145,6 @@ class ChainSpeculator(VllmAdapter):
             raise IncompatibleError("specds cannot draft: vLLM passed no options of requests")
         self._draft_lengths = {}
         places = input_batch.idx_mapping[: input_batch.num_reqs]
-        is_chosen = not self._has_fixed_size
-        self.draft_token_confidence_probs[: len(places)] = float(is_chosen)
         drafts = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
         if self.drafts and not dummy_run:
             most = kwargs.get("num_speculative_tokens")
@@ -135,8 +153,6 @@ class ChainSpeculator(VllmAdapter):
         if self.group is not None and not dummy_run:
             # All ranks must verify the same drafts.
             self.group.broadcast(drafts)
-            if self.enable_adaptive_verification and not is_chosen:
-                self.group.broadcast(self.draft_token_confidence_probs)
         return drafts
 
     @guarded(lambda _, __, ___, drafts, ____: drafts)
@@ -144,21 +160,15 @@ class ChainSpeculator(VllmAdapter):
         self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor, most: int
     ) -> torch.Tensor:
         names = list(batch.req_ids[: batch.num_reqs])
-        starts = [self._lengths.get(name, 0) for name in names]
-        parts, totals, is_decoding = self._new_tokens(batch, starts, num_sampled)
-        served = zip(names, totals, parts, strict=True)
-        seen = self._lengths | {name: total for name, total, new in served if new is not None}
-        alive = self.req_states.req_id_to_index
-        self._lengths = {name: total for name, total in seen.items() if name in alive}
+        packed = self._copied(self._last_tokens(batch, num_sampled))
+        parts, starts, totals = self._contexts(names, packed)
         scheduled, cut = self._step.scheduled_spec_decode_tokens, self._step.num_invalid_spec_tokens
         kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
         self.sync(parts, names, starts, num_verified=kept)
         left = [min(max(number - 1, 0), most) for number in self.num_left(names, totals)]
-        with self.timed_draft(is_decoding=is_decoding):
+        with self.timed_draft(is_decoding=bool(packed[:, -1].all())):
             self.choose_allowed(map(self.constraint, names, parts, starts))
-            token_ids, lengths, probs = self.drafter.draft_chains(
-                self.max_nodes, max_nodes=left, min_prob=0.0 if self._has_fixed_size else None
-            )
+            token_ids, lengths, _ = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         longest = int(lengths.max(initial=0))
         if self.draft_sizes is not None and longest:
             size = next(
@@ -167,50 +177,56 @@ class ChainSpeculator(VllmAdapter):
             self._draft_lengths = dict.fromkeys(names, size)
         else:
             self._draft_lengths = dict(zip(names, lengths.tolist(), strict=True))
-        if self._has_fixed_size:
-            probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
-            is_drafted = np.arange(self.max_nodes) < lengths[:, None]
-            confidences = self._on_device(np.where(is_drafted, probs, np.float32(0)))
-            self.draft_token_confidence_probs[: len(names)] = confidences
         drafted = self._on_device(token_ids)
         return drafts.where(drafted < 0, drafted)
 
-    def _new_tokens(
-        self, batch: Any, starts: Sequence[int], num_sampled: torch.Tensor
-    ) -> tuple[list[NDArray[np.uint32] | None], list[int], bool]:
-        """Return the tokens of each row from its start, its length, and whether all rows decode.
+    def _last_tokens(self, batch: Any, num_sampled: torch.Tensor) -> torch.Tensor:
+        """Return the last tokens of each row, its length and its number of sampled tokens.
 
-        All are in one copy, which waits for the device.
-
-        A row has None while its prompt is being read, or if it grew by more than was copied.
+        A step adds at most a draft and a token. The result is int32 `(rows, max_nodes + 3)`.
         """
         import torch
 
-        rows = len(starts)
-        # A step adds at most a draft and a token; a new row has a prompt before these.
-        prompts = batch.prefill_len_np[:rows] * (np.array(starts) == 0)
-        widths = prompts + self.max_nodes + 1
-        ends = widths.cumsum()
-        columns = np.arange(ends[-1]) + np.repeat(starts - (ends - widths), widths)
-        columns = self._on_device(columns.clip(max=self.max_length - 1))
-        places = batch.idx_mapping[:rows]
-        slots = places.repeat_interleave(self._on_device(widths), output_size=int(ends[-1]))
-        states = self.req_states
-        parts = states.all_token_ids.gpu[slots, columns], states.total_len.gpu[places], num_sampled
-        copied = torch.cat([part.int() for part in parts])
-        host = torch.empty(copied.shape, dtype=torch.int32, pin_memory=copied.is_cuda)
-        host.copy_(copied, non_blocking=True)
-        if copied.is_cuda:
+        places = batch.idx_mapping[: batch.num_reqs]
+        totals = self.req_states.total_len.gpu[places]
+        columns = torch.arange(-self.max_nodes - 1, 0, device=totals.device) + totals[:, None]
+        tokens = self.req_states.all_token_ids.gpu[places[:, None], columns.clamp(min=0)]
+        parts = tokens, totals[:, None], num_sampled[: len(places), None]
+        return torch.cat([part.int() for part in parts], 1)
+
+    def _copied(self, packed: torch.Tensor) -> NDArray[np.int32]:
+        """Copy an array to the host, and wait for the device."""
+        import torch
+
+        host = torch.empty(packed.shape, dtype=torch.int32, pin_memory=packed.is_cuda)
+        host.copy_(packed, non_blocking=True)
+        if packed.is_cuda:
             torch.cuda.current_stream().synchronize()
-        tokens, totals, sampled = np.split(host.numpy(), [ends[-1], ends[-1] + rows])
-        rows_of_tokens = np.split(tokens.view(np.uint32), ends[:-1])
-        new = [
-            part[: total - start] if number and 0 < total - start <= len(part) else None
-            for part, start, total, number in zip(
-                rows_of_tokens, starts, totals, sampled, strict=True
-            )
-        ]
-        return new, totals.tolist(), bool(sampled.all())
+        return host.numpy()
+
+    def _contexts(
+        self, names: Sequence[str], packed: NDArray[np.int32]
+    ) -> tuple[list[NDArray[np.uint32] | None], list[int], list[int]]:
+        """Return the new tokens of each row, the position of the first, and the row's length.
+
+        A row has None while its prompt is being read, or if it grew by more than was copied. The
+        tokens of its prompt are those of the scheduler.
+        """
+        parts: list[NDArray[np.uint32] | None] = []
+        starts = []
+        tokens, totals = packed[:, :-2].astype(np.uint32), packed[:, -2].tolist()
+        for name, last, total, sampled in zip(names, tokens, totals, packed[:, -1], strict=True):
+            start = self._lengths.get(name, 0)
+            prompt = np.array(() if start else self._prompts.get(name, ()), np.uint32)
+            number = total - start - len(prompt)
+            new = None
+            if sampled and 0 < number <= len(last):
+                new = np.concatenate([prompt, last[-number:]])
+                self._lengths[name] = total
+                self._prompts.pop(name, None)
+            parts.append(new)
+            starts.append(start)
+        return parts, starts, totals
 
     def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
         import torch
@@ -233,7 +249,7 @@ def widen_candidates(manager: Any) -> None:
     graphs = {graph for found in kept.values() for graph in found if _draft_size(graph)}
     ordered = sorted(graphs, key=lambda graph: (graph.num_tokens, graph.num_reqs))
     for (tokens, loras), found in kept.items():
-        larger = {}
+        larger: dict[Any, Any] = {}
         for graph in ordered:
             if graph.num_tokens >= tokens and graph.num_active_loras == loras:
                 larger.setdefault((_draft_size(graph), graph.num_ubatches), graph)

@@ -94,7 +94,7 @@ def its_own_n_grams_are_used(name, log, monkeypatch, states=None):
     """Check that vLLM makes its own speculator, and one warning names what has moved."""
     monkeypatch.setattr(spec_decode, "init_speculator", lambda *_: "its own")
     vllm_plugin.register()
-    config = config_of()
+    config = config_of(is_async=True)
     config.speculative_config.method, config.use_v2_model_runner = "ngram_gpu", True
     assert spec_decode.init_speculator(config, None, states) == "its own"
     [warning] = warnings(log)
