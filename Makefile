@@ -154,6 +154,12 @@ bench-against: dev ## this version and a commit in turn; COMMIT=9e3915c ARGS="--
 bench-experts: dev ## passes of k tokens over a layer of experts of a real width; ARGS="gpt-oss-20b --mix Q8_0"
 	$(BENCH_WITH_HELPERS) benches/expert_passes.py $(ARGS)
 
+bench-hanging: dev ## decode steps while the store of the request cache hangs; ARGS="--steps 1000"
+	$(BENCH_WITH_HELPERS) benches/hanging_store.py $(ARGS)
+
+bench-machines: dev ## tokens a pass of two machines that exchange their request caches; ARGS="runs.jsonl --tokenizer FOLDER"
+	$(BENCH) benches/two_machines.py $(ARGS)
+
 bench-head: dev ## recorded drafts of a trained head alone, retrieval alone, and both in one tree; ARGS="combined_gsm8k.jsonl ..."
 	$(BENCH) benches/recorded_head.py $(ARGS)
 

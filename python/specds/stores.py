@@ -75,11 +75,15 @@ class _Objects:
     """Objects below a prefix; the head is replaced by a conditional put."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
+        self._bucket = bucket
         self._store = bucket_client(bucket)
         self._prefix = f"{prefix}/" if prefix else ""
         from obstore import exceptions
 
         self._errors: Any = exceptions
+
+    def below(self, name: str) -> _Objects:
+        return _Objects(self._bucket, self._prefix + name)
 
     def head(self, known: str | None) -> tuple[bytes | None, str] | None:
         options = {"if_none_match": json.loads(known)[0]} if known else None
@@ -147,6 +151,7 @@ class _Redis:
     """A hash with the version, the head and the objects; a script replaces the head."""
 
     def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
         try:
             parts = urlsplit(url)
             database, _, key = parts.path.lstrip("/").partition("/")
@@ -158,6 +163,9 @@ class _Redis:
             form = "redis://HOST:PORT/DATABASE/PREFIX"
             raise ValueError(f"must be {form}; quote a password in it") from None
         self._replace = self._redis.register_script(_REPLACE)
+
+    def below(self, name: str) -> _Redis:
+        return _Redis(f"{self._url}/{name}")
 
     def head(self, known: str | None) -> tuple[bytes | None, str] | None:
         if known and self._redis.hget(self._key, "version") == known.encode():

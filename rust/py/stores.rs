@@ -94,6 +94,11 @@ impl ObjectStore for PythonStore {
         self.call("list", (), |names| names.extract())
     }
 
+    fn below(&self, name: &str) -> Result<Box<dyn ObjectStore + '_>> {
+        let store = self.call("below", (name,), |store| Ok(store.clone().unbind()))?;
+        Ok(Box::new(Self { store, name: format!("{}/{name}", self.name) }))
+    }
+
     fn stores(&self) -> Result<Vec<String>> {
         self.call("stores", (), |names| names.extract())
     }

@@ -1,5 +1,6 @@
 """A memory shared through a bucket of S3 or a Redis: contract, deletions, faults, credentials."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -8,12 +9,14 @@ import subprocess
 import sys
 import threading
 from itertools import pairwise
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import datastores
 from bucket_server import KEY, BucketOfS3, running_bucket
 from datastores import build, engine, num_drafted, texts, until
 from specds import FormatError
@@ -180,6 +183,153 @@ def test_commands_reach_all_stores_below(prefix):
     )
     with pytest.raises(FileNotFoundError, match="there is no request cache"):
         Memory.stores_at(f"{prefix}/three")
+
+
+def shared(*tenants):
+    """Return a memory that has a text of each of these tenants."""
+    memory = Memory(1000)
+    for number, tenant in enumerate(tenants):
+        memory.insert(tenant, [number, *SECRET])
+    return memory
+
+
+def test_tenants_have_stores_of_their_own(prefix, tmp_path):
+    url = f"{prefix}/{{tenant}}"
+    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+        Memory.open(url, 1000)
+    one, two = shared("ann", "bob"), shared("cid")
+    for memory in (one, two, one):
+        memory.save(url)
+    hashes = sorted(hashlib.sha256(name).hexdigest()[:28] for name in (b"ann", b"bob", b"cid"))
+    assert sorted(Memory.stores_at(prefix)) == [f"{prefix}/{name}" for name in hashes]
+    assert sorted(Memory.stores_at(url)) == sorted(Memory.stores_at(prefix))
+    assert two.num_tenants == 1, "it reads nothing of tenants that it has no request of"
+    assert json.loads(run("info", url, "--json"))["num_tenants"] == 3
+    two.insert("ann", [7, 7, 7])
+    for memory in (two, one):
+        memory.save(url)
+    assert texts(two, "ann") == texts(one, "ann")[::-1] == [[7, 7, 7], [0, *SECRET]]
+    everything = Memory.open(url, 1000)
+    assert [len(texts(everything, name)) for name in ("ann", "bob", "cid")] == [2, 1, 1]
+    report = add_from_memory(built(tmp_path / "d"), url, "bob")
+    assert (report.num_added_documents, report.num_left) == (1, 0)
+
+
+def test_deleted_tenants_leave_their_stores(prefix):
+    url = f"{prefix}/{{tenant}}"
+    one, two = shared("ann", "bob"), shared("ann", "cid")
+    for memory in (one, two, one):
+        memory.save(url)
+    one.insert("eve", SECRET)  # in no store yet
+    run("forget", prefix, "ann")
+    assert "nothing of 'eve'" in str(
+        CliRunner().invoke(app, ["memory", "forget", prefix, "eve"]).exception
+    )
+    for memory in (one, two):
+        memory.save(url)
+    assert [texts(one, name) for name in ("ann", "eve")] == [texts(two, "ann"), []] == [[], []]
+    assert texts(one, "bob") != []
+    one.insert("ann", [5, 5, 5])
+    for memory in (one, one, two):
+        memory.save(url)
+    assert texts(Memory.open(url, 1000), "ann") == texts(one, "ann") == [[5, 5, 5]]
+    one.forget("bob")
+    assert one.deleted_at("bob") == np.inf
+    one.save(url)
+    assert texts(Memory.open(url, 1000), "bob") == []
+    one.clear()
+    assert one.deleted_at("cid") == np.inf
+    for memory in (one, two):
+        memory.save(url)
+    assert two.num_tokens == Memory.open(url, 1000).num_tokens == 0
+    assert json.loads(run("info", prefix, "--json"))["num_texts"] == 0
+
+
+def test_memory_is_shared_by_tenant_or_as_a_whole(tmp_path):
+    memory = shared("ann")
+    memory.forget("bob")
+    memory.save(tmp_path / "whole")
+    with pytest.raises(ValueError, match="names a store for each tenant, but this memory was"):
+        memory.save(tmp_path / "fleet" / "{tenant}")
+    shared("ann", "bob").save(tmp_path / "fleet" / "{tenant}")
+    ann, bob = (hashlib.sha256(name).hexdigest()[:28] for name in (b"ann", b"bob"))
+    shutil.rmtree(tmp_path / "fleet" / bob)
+    shutil.copytree(tmp_path / "fleet" / ann, tmp_path / "fleet" / bob)
+    with pytest.raises(FormatError, match="it has texts of another tenant"):
+        Memory.open(tmp_path / "fleet" / "{tenant}", 1000)
+    other = shared("bob", "cid")
+    with pytest.raises(FormatError, match="it has texts of another tenant"):
+        other.save(tmp_path / "fleet" / "{tenant}")
+    assert texts(
+        Memory.open(tmp_path / "fleet" / hashlib.sha256(b"cid").hexdigest()[:28], 1000), "cid"
+    )
+
+
+ONE_KEY, OTHER_KEY = "1f" * 32, "2e" * 32
+
+
+def objects(prefix):
+    """Return the bytes of all objects of a store, a folder too."""
+    return stored(prefix) if "://" in prefix else datastores.stored(Path(prefix))
+
+
+def test_keys_encrypt_segments(prefix, monkeypatch, tmp_path):
+    secret = np.array(SECRET, "<u2").tobytes()
+    shared("ann").save(prefix)
+    assert secret in objects(prefix), "control"
+    monkeypatch.setenv("SPECDS_MEMORY_KEY", ONE_KEY)
+    assert texts(Memory.open(prefix, 1000), "ann") == [[0, *SECRET]], "not encrypted yet"
+    run("compact", prefix)
+    assert secret not in objects(prefix)
+    memory = shared("bob")
+    memory.save(prefix)
+    assert b"bob" not in objects(prefix)
+    assert texts(memory, "ann") == [[0, *SECRET]]
+    monkeypatch.setenv("SPECDS_MEMORY_KEY", OTHER_KEY)
+    for work in (Memory.info, Memory.compact, lambda path: shared("cid").save(path)):
+        with pytest.raises(FormatError, match="is encrypted with another key: add that") as raised:
+            work(prefix)
+        assert OTHER_KEY not in str(raised.value)
+    monkeypatch.setenv("SPECDS_MEMORY_KEY", f"{OTHER_KEY},{ONE_KEY}")
+    shared("cid").save(prefix)
+    assert Memory.info(prefix)["num_tenants"] == 3, "one segment has the other key"
+    run("compact", prefix)
+    monkeypatch.delenv("SPECDS_MEMORY_KEY")
+    with pytest.raises(FormatError, match="is encrypted: set SPECDS_MEMORY_KEY or"):
+        Memory.open(prefix, 1000)
+    (tmp_path / "key").write_text(f"{OTHER_KEY}\n")
+    monkeypatch.setenv("SPECDS_MEMORY_KEY_FILE", str(tmp_path / "key"))
+    assert texts(Memory.open(prefix, 1000), "bob") == [[0, *SECRET]]
+    run("forget", prefix, "ann", "bob")
+    assert Memory.info(prefix)["num_tenants"] == 1
+
+
+def test_changed_segments_do_not_decrypt(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDS_MEMORY_KEY", ONE_KEY)
+    shared("ann").save(tmp_path / "m")
+    (path,) = (path for path in (tmp_path / "m").iterdir() if "head" not in path.name)
+    content = bytearray(path.read_bytes())
+    for at in (20, 40, len(content) - 1):
+        content[at] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match="has changed since it was written"):
+            Memory.open(tmp_path / "m", 1000)
+        content[at] ^= 1
+
+
+@pytest.mark.parametrize("key", ["", "1f", ONE_KEY[:-1] + "g", ONE_KEY + "00", f"{ONE_KEY},x"])
+def test_invalid_keys_are_errors_that_do_not_show_them(monkeypatch, tmp_path, key):
+    monkeypatch.setenv("SPECDS_MEMORY_KEY", key)
+    with pytest.raises(ValueError, match="`SPECDS_MEMORY_KEY` must have keys of 64") as raised:
+        shared("ann").save(tmp_path / "m")
+    assert not key or key not in str(raised.value)
+    assert not (tmp_path / "m").exists()
+    monkeypatch.setenv("SPECDS_MEMORY_KEY_FILE", str(tmp_path / "key"))
+    with pytest.raises(ValueError, match="SPECDS_MEMORY_KEY_FILE are mutually exclusive"):
+        shared("ann").save(tmp_path / "m")
+    monkeypatch.delenv("SPECDS_MEMORY_KEY")
+    with pytest.raises(FileNotFoundError, match="key"):
+        shared("ann").save(tmp_path / "m")
 
 
 def test_memories_share_texts_and_deletions(url, tmp_path):

@@ -26,8 +26,8 @@ _OF_CORPUS = typer.Option(
     metavar="CORPUS",
     help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
     "(.jsonl, .json, .csv, .ipynb, text; .gz and .zst of them; .parquet, .arrow) or a pattern of "
-    "files; or a dataset on the hub: `org/name`. Separate several with commas, or repeat --corpus. "
-    "The best corpus is a log of the model's own answers.",
+    "files; a request cache (FOLDER|URL); or a dataset on the hub: `org/name`. Separate several "
+    "with commas, or repeat --corpus. The best corpus is a log of the model's own answers.",
 )
 _CORPUS = Annotated[list[str], _OF_CORPUS]
 _CORPUS_OR_NONE = Annotated[list[str] | None, _OF_CORPUS]
@@ -58,6 +58,7 @@ def build(
         specds build --corpus answers.jsonl --tokenizer ./vicuna --out a.specds
         specds build --corpus ultrachat --tokenizer ./vicuna --out chat.specds
         specds build --corpus the-stack --language c --tokenizer ./vicuna --out c
+        specds build --corpus s3://bucket/fleet --tokenizer ./vicuna --out fleet.specds
     """
     _require_out(out, overwrite=overwrite)
     shown = {"as_json": as_json, "verbose": verbose}

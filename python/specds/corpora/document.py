@@ -1,11 +1,17 @@
 """Corpora: parts that yield documents, and the items that were left out."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class CorpusError(ValueError):
@@ -22,6 +28,7 @@ class Document:
         num_bytes: Bytes read for it, for progress; a compressed file counts with its size on disk.
         unwritten: Fields of its conversation with text that `text` lacks.
         changes: What was normalized in it: ``UTF-16``, ``byte order mark``, ``CRLF line ends``.
+        token_ids: Its tokens, if it has these in place of a text.
     """
 
     name: str
@@ -29,6 +36,7 @@ class Document:
     num_bytes: int
     unwritten: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    token_ids: NDArray[np.uint32] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,8 @@ class CorpusOptions:
             not depend on the order.
         include: Patterns as in a ``.gitignore``; only matching files of a folder are read.
         exclude: Patterns as in a ``.gitignore``; matching files of a folder are left out.
+        tenants: Tenants whose requests of a request cache are read, all users of the datastore can
+            draft from them; by default only requests without a tenant.
         without: Modules that ``stdlib`` leaves out together with their tests.
 
     """
@@ -115,6 +125,7 @@ class CorpusOptions:
     sample: float = 1.0
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ("",)
     without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -144,7 +155,7 @@ def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
         document, content = _encodable(item)
         if not document.text.strip():
             yield Skipped(item.name, "empty", item.num_bytes)
-        elif options.sample < 1 and _share(content) >= options.sample:
+        elif options.sample < 1 and share(content) >= options.sample:
             yield Skipped(item.name, NOT_SAMPLED, item.num_bytes)
         else:
             yield document
@@ -159,7 +170,7 @@ def _encodable(document: Document) -> tuple[Document, bytes]:
         return replace(document, text=text), text.encode()
 
 
-def _share(content: bytes) -> float:
+def share(content: bytes) -> float:
     """A number in [0, 1) that depends on the content alone."""
     digest = hashlib.blake2b(content, digest_size=6).digest()
     return float(int.from_bytes(digest, "little") / 2**48)

@@ -9,11 +9,13 @@ from glob import has_magic
 from itertools import chain
 from pathlib import Path
 
+from specds._core import without_credentials
 from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Part
 from specds.corpora.files import kind, local_file
 from specds.corpora.folder import folder_parts, stdlib_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
 from specds.corpora.rendering import Render, plain
+from specds.corpora.request_cache import is_request_cache, stored_requests
 
 
 def open_corpus(
@@ -31,6 +33,8 @@ def open_corpus(
               `.parquet` and `.arrow` also compressed: `.gz`, `.zst`;
             - a folder: files of rows row by row, others as source;
             - a pattern of files: ``logs/*.jsonl.gz``;
+            - a request cache, a folder or a URL such as ``s3://bucket/fleet``: the requests of
+              `options.tenants`, as they were tokenized;
             - any other dataset on the hub: ``org/name``; those of The Stack by language.
         options: Options of reading.
         render: Converts a conversation to text, as `render_with` does with a tokenizer's chat
@@ -52,6 +56,8 @@ def open_corpus(
     parts: Iterable[Part] | None = None
     if spec == "stdlib":
         parts = stdlib_parts(options)
+    elif is_request_cache(spec):
+        spec, parts = without_credentials(spec), stored_requests(spec, options)
     elif spec and path.is_dir():
         parts = folder_parts(path, options, render)
     elif spec and path.exists():

@@ -139,6 +139,7 @@ def tokenize_corpus(
 ) -> IngestStats:
     """Pass the remaining documents to the builder, and return the statistics of reading."""
     read = IngestStats()
+    _check_tokenizer(corpus, tokenizer)
 
     def report() -> None:
         done, total = read.num_bytes, corpus.num_bytes
@@ -150,7 +151,7 @@ def tokenize_corpus(
         progress("tokenize", done, total, **counts)
 
     def encode(batch: list[Document]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        tokens, lengths = encode_batch(tokenizer, [document.text for document in batch])
+        tokens, lengths = _encode(tokenizer, batch)
         # Names of files may have bytes that are not UTF-8.
         names = [document.name.encode(errors="replace").decode() for document in batch]
         return tokens, lengths, names
@@ -166,13 +167,35 @@ def tokenize_corpus(
     return read
 
 
+def _check_tokenizer(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """Reject tokens of another tokenizer."""
+    for part in corpus.parts:
+        theirs = getattr(part, "tokenizer", None)
+        if theirs is not None and theirs != fingerprint(tokenizer):
+            raise CorpusError(
+                f"{corpus.name} has tokens of another tokenizer: its fingerprint is `{theirs}`, "
+                f"that of --tokenizer `{fingerprint(tokenizer)}`"
+            )
+
+
+def _encode(tokenizer: Tokenizer, batch: list[Document]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokenize the documents that have no tokens."""
+    texts = [document.text for document in batch if document.token_ids is None]
+    flat, lengths = encode_batch(tokenizer, texts)
+    if len(texts) == len(batch):
+        return flat, lengths
+    encoded = iter(np.split(flat, np.cumsum(lengths)[:-1]))
+    rows = [next(encoded) if row is None else row for row in (each.token_ids for each in batch)]
+    return np.concatenate(rows), np.array([len(row) for row in rows], np.int64)
+
+
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Group documents into batches of about a megabyte, enough work for every core."""
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
-        size += len(document.text)
+        size += document.num_bytes if document.token_ids is not None else len(document.text)
         if size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -9,12 +9,15 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
+use crate::memory::encrypted::encrypted;
 use crate::memory::folder::Folder;
 use crate::memory::head::{Contents, Head, Segment, Synced, is_segment_name, random};
-use crate::memory::object_store::{FoundHead, ObjectStore, as_url, open_url, without_credentials};
+use crate::memory::object_store::{
+    FoundHead, ObjectStore, as_url, of_tenants, open_url, without_credentials,
+};
 use crate::memory::snapshot::{SnapshotContents, fill};
 use crate::memory::store::{Memory, MemoryOptions};
-use crate::memory::tombstones::{NameHash, Tombstones};
+use crate::memory::tombstones::{Only, Tombstones};
 use specds_index::base::forks::NoFork;
 use specds_index::{Datastore, Error, Result};
 
@@ -31,7 +34,8 @@ type Prepare<'a> = dyn FnMut(&Memory) -> Result<Option<Arc<Datastore>>> + 'a;
 
 impl Memory {
     /// Exchanges texts, adapted weights and deletions with the store at `path`: a folder, which is made if there is
-    /// none, or a URL.
+    /// none, or a URL. If its last part is `{tenant}`, each tenant has a store of its own, and the exchange is with
+    /// those of this memory's tenants.
     ///
     /// Tenants that were deleted on one side are deleted on both. If both sides have adapted weights of a tenant,
     /// this memory keeps its own. Texts that the datastore `known` has are [removed](Self::remove_known) from both.
@@ -42,10 +46,13 @@ impl Memory {
     /// [`Error::Snapshot`] if the store is damaged, [`Error::OtherTokenizer`], [`Error::Locked`] if other processes
     /// change it all the time, or an I/O error.
     pub fn save(&self, path: impl AsRef<Path>, known: Option<&Arc<Datastore>>) -> Result<()> {
-        self.replace(path.as_ref(), &mut |memory| {
-            known.map_or(Ok(()), |known| memory.remove_known(known).map(drop))?;
-            Ok(known.cloned())
-        })
+        let path = path.as_ref();
+        let base = of_tenants(path);
+        let (store, name) = at(base.as_deref().unwrap_or(path))?;
+        match base {
+            Some(_) => self.exchange_tenants(&*store, &name, known),
+            None => self.exchange_only(&*store, &name, None, known),
+        }
     }
 
     /// Reads a store. Texts beyond the size limit of `options` are evicted. O(tokens).
@@ -54,20 +61,40 @@ impl Memory {
     /// [`Error::Snapshot`] if the store is damaged, [`Error::OtherTokenizer`], or an I/O error.
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
-        let (store, name) = at(path.as_ref())?;
-        let mut round = Round::begin(&memory, &*store, &name);
-        round.pull()?;
-        if round.synced.head.is_none() {
-            return Err(missing(&name));
+        let path = path.as_ref();
+        let base = of_tenants(path);
+        let (store, name) = at(base.as_deref().unwrap_or(path))?;
+        match base {
+            Some(_) => memory.read_tenants(&*store, &name)?,
+            None => memory.read(&*store, &name, None)?,
         }
-        round.end();
         Ok(memory)
     }
 
-    /// Exchanges with the store at `path`, and runs `prepare` after the store is read.
-    pub(crate) fn replace(&self, path: &Path, prepare: &mut Prepare<'_>) -> Result<()> {
-        let (store, name) = at(path)?;
-        self.exchange(&*store, &name, prepare)
+    pub(super) fn read(&self, store: &dyn ObjectStore, name: &Path, only: Only) -> Result<()> {
+        let mut round = Round::begin(self, store, name, only);
+        round.pull()?;
+        if round.synced.head.is_none() {
+            return Err(missing(name));
+        }
+        round.end();
+        Ok(())
+    }
+
+    pub(super) fn exchange_only(
+        &self,
+        store: &dyn ObjectStore,
+        name: &Path,
+        only: Only,
+        known: Option<&Arc<Datastore>>,
+    ) -> Result<()> {
+        let mut round = Round::begin(self, store, name, only);
+        let exchanged = round.run(&mut |memory| {
+            known.map_or(Ok(()), |known| memory.remove_known_of(only, known).map(drop))?;
+            Ok(known.cloned())
+        });
+        round.end();
+        exchanged
     }
 
     /// Exchanges with a store. `name` stands for it in errors, and in what the memory remembers of it.
@@ -80,7 +107,7 @@ impl Memory {
         name: &Path,
         prepare: &mut Prepare<'_>,
     ) -> Result<()> {
-        let mut round = Round::begin(self, store, name);
+        let mut round = Round::begin(self, store, name, None);
         let exchanged = round.run(prepare);
         round.end();
         exchanged
@@ -93,7 +120,8 @@ pub(super) fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, PathBuf)> {
         Some(url) => open_url(url)?,
         None => Box::new(Folder::at(path)?),
     };
-    Ok((store, without_credentials(path)))
+    let name = without_credentials(path);
+    Ok((encrypted(store, &name)?, name))
 }
 
 pub(super) fn missing(path: &Path) -> Error {
@@ -105,6 +133,7 @@ pub(super) struct Round<'a> {
     memory: &'a Memory,
     store: &'a dyn ObjectStore,
     name: &'a Path,
+    only: Only,
     pub(super) synced: Synced,
     /// True to write all segments again as one.
     pub(super) compacts: bool,
@@ -135,11 +164,15 @@ struct Replacement {
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn begin(memory: &'a Memory, store: &'a dyn ObjectStore, name: &'a Path) -> Self {
+    pub(super) fn begin(
+        memory: &'a Memory,
+        store: &'a dyn ObjectStore,
+        name: &'a Path,
+        only: Only,
+    ) -> Self {
         let mut kept = memory.synced.lock().unwrap_or_else(PoisonError::into_inner);
-        let synced = kept.take().filter(|(of, _)| of == name).map(|(_, synced)| synced);
-        let synced = synced.unwrap_or_default();
-        Self { memory, store, name, synced, compacts: false, unused: Vec::new() }
+        let synced = kept.remove(name).unwrap_or_default();
+        Self { memory, store, name, only, synced, compacts: false, unused: Vec::new() }
     }
 
     pub(super) fn run(&mut self, prepare: &mut Prepare<'_>) -> Result<()> {
@@ -165,7 +198,10 @@ impl<'a> Round<'a> {
     /// Keeps what is known of the store for the next exchange.
     pub(super) fn end(self) {
         let mut kept = self.memory.synced.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = Some((self.name.to_owned(), self.synced));
+        if self.only.is_none() {
+            kept.clear();
+        }
+        kept.insert(self.name.to_owned(), self.synced);
     }
 
     fn invalid(&self, reason: impl Into<String>) -> Error {
@@ -230,7 +266,8 @@ impl<'a> Round<'a> {
             return Ok(false);
         };
         let found = SnapshotContents::read(content).map_err(|reason| self.invalid(reason))?;
-        Ok(self.memory.tombstones().misses_pruned(&found.tombstones))
+        let misses = |it: &mut Tombstones, _| it.misses_pruned(&found.tombstones);
+        Ok(self.memory.change_tombstones(self.only, misses))
     }
 
     /// Reads a segment of a head; `None` if the store lacks it.
@@ -256,9 +293,9 @@ impl<'a> Round<'a> {
                 tombstones = found.tombstones;
             }
         }
-        self.memory.apply_tombstones(&tombstones);
+        self.memory.apply_tombstones(self.only, &tombstones);
         let snapshots: Vec<_> = fetched.iter().map(|(_, content)| &content[..]).collect();
-        let filled = fill(self.memory, &snapshots, &tombstones);
+        let filled = fill(self.memory, self.only, &snapshots, &tombstones);
         let filled = filled.map_err(|reason| self.invalid(reason))?;
         let mut contents = std::mem::take(&mut self.synced.contents);
         for ((name, _), found) in fetched.iter().zip(filled) {
@@ -311,6 +348,10 @@ impl<'a> Round<'a> {
             }
         }
         let new = self.new_texts(is_behind.then_some(&ours), &kept);
+        let is_empty = |new: &NewSegment| new.contents.is_empty() && ours.versions().is_empty();
+        if self.only.is_some() && self.synced.head.is_none() && new.as_ref().is_some_and(is_empty) {
+            return Ok(true);
+        }
         let cleans = is_behind || !replacements.is_empty() || self.synced.is_unclean;
         if new.is_none() && !cleans {
             return Ok(true);
@@ -335,11 +376,11 @@ impl<'a> Round<'a> {
     fn number_tombstones(&self) -> Result<Tombstones> {
         let _held = NoFork::begin();
         let _writing = self.memory.begin_writing();
-        if !self.memory.change_tombstones(Tombstones::publish_new) {
+        if !self.memory.change_tombstones(self.only, Tombstones::publish_new) {
             let reason = "no numbers are left for tombstones: begin with an empty memory";
             return Err(Error::io(self.name)(io::Error::other(reason)));
         }
-        Ok(self.memory.tombstones().published())
+        Ok(self.memory.change_tombstones(self.only, |it, _| it.published()))
     }
 
     /// Returns a segment with what the memory has and these contents lack, and with tombstones that are new.
@@ -348,6 +389,7 @@ impl<'a> Round<'a> {
         let _writing = self.memory.begin_writing();
         let num_updates = &self.synced.num_updates;
         let (bytes, contents) = self.memory.encode(
+            self.only,
             tombstones.unwrap_or(&Tombstones::new()),
             |tenant, hash| !kept.iter().any(|contents| contents.has(tenant, hash)),
             // They are large, so they are written again when they rest on twice as many tokens.
@@ -401,8 +443,8 @@ impl<'a> Round<'a> {
             let snapshots: Vec<_> = snapshots.iter().map(Vec::as_slice).collect();
             let options = MemoryOptions { max_bytes, ..self.memory.options().clone() };
             let memory = Memory::new(options)?;
-            memory.change_tombstones(|tombstones, _| *tombstones = ours.published());
-            let filled = fill(&memory, &snapshots, &self.synced.tombstones);
+            memory.change_tombstones(None, |tombstones, _| *tombstones = ours.published());
+            let filled = fill(&memory, None, &snapshots, &self.synced.tombstones);
             let filled = filled.map_err(|reason| self.invalid(reason))?;
             let num_removed = known.map_or(Ok(0), |known| memory.remove_known(known))?;
             let is_same =
@@ -417,7 +459,7 @@ impl<'a> Round<'a> {
             let has_tombstones = !is_behind && parts.contains(&head.tombstones);
             let none = Tombstones::new();
             let kept = if has_tombstones { ours } else { &none };
-            let (bytes, encoded) = memory.encode(kept, |_, _| true, |_, _| true);
+            let (bytes, encoded) = memory.encode(None, kept, |_, _| true, |_, _| true);
             let has_any = has_tombstones || !encoded.is_empty();
             // A text that was dropped for its size counts as stored, so that no process writes it again. A text that
             // the datastore has does not count: processes that have not read the datastore still write it.
@@ -508,8 +550,8 @@ impl<'a> Round<'a> {
     /// Notes that the store has these texts.
     fn mark_saved(&self, contents: &Contents) {
         let _writing = self.memory.begin_writing();
-        for tenant in self.memory.tenants() {
-            let mut hashes = contents.of_tenant(NameHash::of(&tenant.name)).peekable();
+        for tenant in self.memory.tenants_of(self.only) {
+            let mut hashes = contents.of_tenant(tenant.name_hash).peekable();
             if hashes.peek().is_some() {
                 let mut data = tenant.write();
                 data.is_saved = true;

@@ -30,6 +30,8 @@ impl Folder {
 
     /// Makes the folder, and rejects one with other files: a mistyped path must not fill it.
     fn make(&self) -> Result<()> {
+        // The folder of tenants' stores is made with the first of them.
+        self.0.parent().map_or(Ok(()), make_folder)?;
         make_folder(&self.0)?;
         let names = self.names()?;
         let is_ours = |name: &String| name.starts_with(HEAD) || is_segment_name(name);
@@ -186,6 +188,10 @@ impl ObjectStore for Folder {
         let mut names = self.names()?;
         names.retain(|name| is_segment_name(name));
         Ok(names)
+    }
+
+    fn below(&self, name: &str) -> Result<Box<dyn ObjectStore + '_>> {
+        Ok(Box::new(Self(self.0.join(name))))
     }
 
     fn stores(&self) -> Result<Vec<String>> {

@@ -1,13 +1,15 @@
 //! Commands on the stores of request caches: information, compaction, deletion of tenants.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::memory::exchange::{Round, at, missing};
 use crate::memory::groups::GroupKey;
 use crate::memory::head::{Head, seconds_now};
-use crate::memory::object_store::{FoundHead, as_url, resolved};
+use crate::memory::object_store::{FoundHead, as_url, below, of_tenants, resolved};
 use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::tenant_stores::{store_of, tenant_of};
+use crate::memory::tombstones::NameHash;
 use crate::memory::transfer::clear_transfers;
 use specds_index::{Error, Result};
 
@@ -34,17 +36,15 @@ impl Memory {
     /// # Errors
     /// That there is none, or an I/O error.
     pub fn stores_at(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-        let path = resolved(path.as_ref())?;
+        let path = path.as_ref();
+        let path = resolved(of_tenants(path).as_deref().unwrap_or(path))?;
         let (store, name) = at(&path)?;
         let mut names = store.stores()?;
         names.sort_unstable();
-        let below = |name: &String| match as_url(&path) {
-            Some(url) => format!("{}/{name}", url.trim_end_matches('/')).into(),
-            None => path.join(name),
-        };
         let has_head = !matches!(store.head(None)?, FoundHead::Missing);
         let own = has_head.then(|| path.clone());
-        let stores: Vec<_> = own.into_iter().chain(names.iter().map(below)).collect();
+        let stores: Vec<_> =
+            own.into_iter().chain(names.iter().map(|name| below(&path, name))).collect();
         if stores.is_empty() { Err(missing(&name)) } else { Ok(stores) }
     }
 
@@ -56,7 +56,7 @@ impl Memory {
         let path = resolved(path.as_ref())?;
         let memory = Self::new(Self::options_of(&path)?)?;
         let (store, name) = at(&path)?;
-        let mut round = Round::begin(&memory, &*store, &name);
+        let mut round = Round::begin(&memory, &*store, &name, None);
         round.pull()?;
         let Some(head) = &round.synced.head else { return Err(missing(&name)) };
         let mut info = StoreInfo {
@@ -88,7 +88,7 @@ impl Memory {
         let path = resolved(path.as_ref())?;
         let memory = Self::new(Self::options_of(&path)?)?;
         let (store, name) = at(&path)?;
-        let mut round = Round::begin(&memory, &*store, &name);
+        let mut round = Round::begin(&memory, &*store, &name, None);
         round.compacts = true;
         round.run(&mut |_| Ok(None))
     }
@@ -100,19 +100,36 @@ impl Memory {
     /// # Errors
     /// Those of [`save`](Self::save).
     pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
-        let mut found = vec![None; tenants.len()];
+        let (mut found, mut of_tenants) = (vec![None; tenants.len()], BTreeMap::new());
         for store in Self::stores_at(path)? {
-            for (sum, number) in found.iter_mut().zip(Self::forget_in_store(&store, tenants)?) {
-                *sum = sum.map_or(number, |sum: usize| Some(sum + number.unwrap_or(0)));
+            if let (Some(_), Some(base)) = (tenant_of(&store), store.parent()) {
+                of_tenants.entry(base.to_owned()).or_insert(store);
+            } else {
+                let numbers = Self::forget_in_store(&store, Self::options_of(&store)?, tenants)?;
+                found.iter_mut().zip(numbers).for_each(|(sum, number)| add(sum, number));
+            }
+        }
+        // A tenant whose store is missing has one made: a process may have texts that it has not written yet.
+        for (base, any) in of_tenants {
+            let options = Self::options_of(&any)?;
+            for (tenant, sum) in tenants.iter().zip(&mut found) {
+                let store = store_of(&base, NameHash::of(tenant));
+                let numbers = Self::forget_in_store(&store, options.clone(), &[tenant])?;
+                add(sum, numbers.first().copied().flatten());
             }
         }
         Ok(found)
     }
 
-    fn forget_in_store(path: &Path, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
-        let memory = Self::new(Self::options_of(path)?)?;
+    fn forget_in_store(
+        path: &Path,
+        options: MemoryOptions,
+        tenants: &[&str],
+    ) -> Result<Vec<Option<usize>>> {
+        let memory = Self::new(options)?;
         let mut num_texts = None;
-        memory.replace(path, &mut |memory| {
+        let (store, name) = at(path)?;
+        memory.exchange(&*store, &name, &mut |memory| {
             num_texts.get_or_insert_with(|| {
                 let num_texts = |tenant: &&str| {
                     let number = memory.find(tenant).map(|_| memory.texts(tenant).len());
@@ -137,4 +154,8 @@ impl Memory {
         let Head { vocab_size, tokenizer, .. } = Head::read(&text).map_err(invalid)?;
         Ok(MemoryOptions { vocab_size, max_bytes: MemoryOptions::MAX_BYTES, tokenizer })
     }
+}
+
+fn add(sum: &mut Option<usize>, number: Option<usize>) {
+    *sum = sum.map_or(number, |sum| Some(sum + number.unwrap_or(0)));
 }

@@ -1,5 +1,6 @@
 //! The request cache: earlier requests per tenant, and indexed token sequences.
 
+mod encrypted;
 mod exchange;
 mod folder;
 pub(crate) mod group_text;
@@ -13,6 +14,7 @@ pub(crate) mod sharing;
 mod snapshot;
 pub(crate) mod store;
 pub(crate) mod tenant;
+mod tenant_stores;
 pub(crate) mod texts;
 pub(crate) mod token_counts;
 mod tombstones;

@@ -1,6 +1,6 @@
 //! The interface of stores that several processes exchange a request cache through.
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, is_separator};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
@@ -36,9 +36,10 @@ pub trait ObjectStore {
     fn list(&self) -> Result<Vec<String>>;
 
     /// Returns the names of all stores below this one, relative to it.
-    fn stores(&self) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
+    fn stores(&self) -> Result<Vec<String>>;
+
+    /// Returns the store of a name below this one.
+    fn below(&self, name: &str) -> Result<Box<dyn ObjectStore + '_>>;
 
     /// Returns the usual time of a call, after whose multiples an exchange is tried again if another process was
     /// faster.
@@ -88,7 +89,28 @@ pub fn without_credentials(path: &Path) -> PathBuf {
 
 /// Returns a URL, or the path of a folder without links: one that is changed later leads to no other folder.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
-    if as_url(path).is_some() { Ok(path.to_owned()) } else { resolve(path) }
+    match of_tenants(path) {
+        _ if as_url(path).is_some() => Ok(path.to_owned()),
+        Some(base) => Ok(resolve(&base)?.join(TENANT)),
+        None => resolve(path),
+    }
+}
+
+/// The last part of a path that has a store for each tenant.
+const TENANT: &str = "{tenant}";
+
+/// Returns where the stores of single tenants are, if a path names those.
+pub(crate) fn of_tenants(path: &Path) -> Option<PathBuf> {
+    let base = path.to_str()?.strip_suffix(TENANT)?.strip_suffix(is_separator)?;
+    Some(base.into())
+}
+
+/// Returns a folder or URL below another one.
+pub(crate) fn below(path: &Path, name: &str) -> PathBuf {
+    match as_url(path) {
+        Some(url) => format!("{}/{name}", url.trim_end_matches('/')).into(),
+        None => path.join(name),
+    }
 }
 
 pub(crate) fn open_url(url: &str) -> Result<Box<dyn ObjectStore>> {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::memory::object_store::resolved;
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
+use crate::memory::tombstones::Only;
 use specds_index::base::forks::NoFork;
 use specds_index::{Datastore, Error, Result};
 
@@ -32,6 +33,10 @@ impl Memory {
     /// # Errors
     /// [`Error::OtherTokenizer`] if the datastore has another vocabulary, or is known to have another tokenizer.
     pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
+        self.remove_known_of(None, datastore)
+    }
+
+    pub(crate) fn remove_known_of(&self, only: Only, datastore: &Datastore) -> Result<usize> {
         let theirs = datastore.manifest().tokenizer_fingerprint.as_str();
         let ours = self.options().tokenizer.as_str();
         let is_known = !theirs.is_empty() && !ours.is_empty();
@@ -39,7 +44,7 @@ impl Memory {
         let (path, vocab_size) = (datastore.path(), datastore.vocab_size());
         self.options().check_tokenizer(path, vocab_size, tokenizer)?;
         let mut num_removed = 0;
-        for tenant in self.tenants() {
+        for tenant in self.tenants_of(only) {
             let hashes = tenant.read().texts.hashes();
             let is_known = |&hash: &u64| {
                 let tokens = tenant.read().texts.of_hash(hash).map(<[u32]>::to_vec);

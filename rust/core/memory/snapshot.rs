@@ -15,7 +15,7 @@ use crate::memory::head::Contents;
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
 use crate::memory::texts::hash;
-use crate::memory::tombstones::{NameHash, Tombstone, Tombstones};
+use crate::memory::tombstones::{NameHash, Only, Tombstone, Tombstones};
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::Result;
 use specds_index::base::checks::check_tokens;
@@ -33,6 +33,7 @@ impl Memory {
     /// and numbers of updates are.
     pub(crate) fn encode(
         &self,
+        only: Only,
         tombstones: &Tombstones,
         wants_text: impl Fn(NameHash, u64) -> bool,
         wants_weights: impl Fn(&str, u32) -> bool,
@@ -45,7 +46,7 @@ impl Memory {
         let at = bytes.len();
         put_number(&mut bytes, 0);
         let mut num_tenants = 0_u64;
-        for tenant in self.tenants() {
+        for tenant in self.tenants_of(only) {
             let (texts, weights) = (&wants_text, &wants_weights);
             let is_put = put_tenant(&mut bytes, &tenant, width, &mut contents, texts, weights);
             num_tenants += u64::from(is_put);
@@ -65,6 +66,7 @@ impl Memory {
 /// tenant's adapted weights, the memory keeps its own, or takes the last ones.
 pub(crate) fn fill(
     memory: &Memory,
+    only: Only,
     snapshots: &[&[u8]],
     tombstones: &Tombstones,
 ) -> std::result::Result<Vec<Contents>, String> {
@@ -74,7 +76,7 @@ pub(crate) fn fill(
             let number =
                 if part == SnapshotPart::Weights { snapshots.len() - 1 - number } else { number };
             let found = SnapshotContents::read(snapshots[number])?;
-            found.fill(memory, tombstones, part, &mut contents[number])?;
+            found.fill(memory, only, tombstones, part, &mut contents[number])?;
         }
     }
     contents.iter_mut().for_each(Contents::sort);
@@ -120,7 +122,7 @@ fn put_tenant(
     if data.is_empty() {
         return false;
     }
-    let name_hash = NameHash::of(name);
+    let name_hash = tenant.name_hash;
     let is_wanted = |it: &&TenantAdaptation| wants_weights(name, it.num_updates());
     let adaptation = data.adaptation().filter(is_wanted);
     let documents = data.texts.documents();
@@ -262,6 +264,7 @@ impl SnapshotContents<'_> {
     fn fill(
         mut self,
         memory: &Memory,
+        only: Only,
         tombstones: &Tombstones,
         part: SnapshotPart,
         contents: &mut Contents,
@@ -273,7 +276,7 @@ impl SnapshotContents<'_> {
             if before.replace(name).is_some_and(|before| before >= name) {
                 return Err("its tenants are not in the order of their names");
             }
-            let tenant = living(name, memory, tombstones)?;
+            let tenant = living(name, memory, only, tombstones)?;
             self.fill_tenant(name, tenant.as_ref(), memory, part, contents)?;
         }
         self.tenants.content.is_empty().then_some(()).ok_or(UNFIT)
@@ -327,9 +330,17 @@ impl SnapshotContents<'_> {
 }
 
 /// Returns the memory's tenant, or `None` if the memory has deleted it since these tombstones.
-fn living(name: &str, memory: &Memory, tombstones: &Tombstones) -> Read<Option<Arc<Tenant>>> {
+fn living(
+    name: &str,
+    memory: &Memory,
+    only: Only,
+    tombstones: &Tombstones,
+) -> Read<Option<Arc<Tenant>>> {
     let name_hash = NameHash::of(name);
-    let is_deleted = || memory.tombstones().has_newer(name_hash, tombstones);
+    if only.is_some_and(|only| only != name_hash) {
+        return Err("it has texts of another tenant");
+    }
+    let is_deleted = || memory.change_tombstones(only, |it, _| it.has_newer(name_hash, tombstones));
     if is_deleted() {
         return Ok(None);
     }

@@ -6,7 +6,7 @@
 //! One thread writes at a time. It locks a tenant only to add one text or to swap a pointer.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::memory::head::Synced;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 use crate::memory::texts::{TextLog, hash};
-use crate::memory::tombstones::{NameHash, Tombstones};
+use crate::memory::tombstones::{Lineages, NameHash, Only, Tombstones};
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, MAX_VOCAB_SIZE, Result};
@@ -95,9 +95,9 @@ pub struct Memory {
     num_tokens: AtomicUsize,
     /// One more than the last use of any tenant.
     pub(crate) clock: AtomicU64,
-    /// The state of the store of the last exchange, unless one is running.
-    pub(crate) synced: Mutex<Option<(PathBuf, Synced)>>,
-    tombstones: Mutex<Tombstones>,
+    /// The state of the stores of the last exchange, by their names, unless one is running.
+    pub(crate) synced: Mutex<BTreeMap<PathBuf, Synced>>,
+    tombstones: Mutex<Lineages>,
 }
 
 /// Upper bound, including tables that have just grown and gaps of the heap.
@@ -124,7 +124,7 @@ impl Memory {
             num_tokens: AtomicUsize::default(),
             clock: AtomicU64::default(),
             synced: Mutex::default(),
-            tombstones: Mutex::new(Tombstones::new()),
+            tombstones: Mutex::default(),
         })
     }
 
@@ -244,15 +244,19 @@ impl Memory {
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         let is_saved = self.find(tenant).is_some_and(|tenant| tenant.read().is_saved);
-        self.change_tombstones(|tombstones, most| tombstones.add(tenant, is_saved, most));
+        let only = self.lineages().only(NameHash::of(tenant));
+        self.change_tombstones(only, |tombstones, most| tombstones.add(tenant, is_saved, most));
         self.remove(tenant);
     }
 
     /// Returns when a tenant may have been deleted last, in seconds since 1970, as far as this process knows: 0 if it
     /// never was, infinity since a [`forget`](Self::forget) that is in no file yet.
     pub fn deleted_at(&self, tenant: &str) -> f64 {
-        match self.tombstones().last_deletion(tenant) {
-            u64::MAX => f64::INFINITY,
+        let lineages = self.lineages();
+        let (only, clears) = (lineages.only(NameHash::of(tenant)), lineages.clears);
+        drop(lineages);
+        match self.change_tombstones(only, |tombstones, _| tombstones.last_deletion(tenant)) {
+            number if clears || number == u64::MAX => f64::INFINITY,
             micros => Duration::from_micros(micros).as_secs_f64(),
         }
     }
@@ -260,7 +264,9 @@ impl Memory {
     /// Deletes all tenants, including those that only other processes have.
     pub fn clear(&self) {
         let _writing = self.begin_writing();
-        self.change_tombstones(|tombstones, _| tombstones.add_all_tenants());
+        if !self.lineages().clear() {
+            self.change_tombstones(None, |tombstones, _| tombstones.add_all_tenants());
+        }
         for tenant in self.tenants() {
             self.remove(&tenant.name);
         }
@@ -268,18 +274,19 @@ impl Memory {
 
     /// Deletes the tenants that other processes have deleted. If their tombstones have been pruned, only what no
     /// snapshot had is kept.
-    pub(crate) fn apply_tombstones(&self, theirs: &Tombstones) {
+    pub(crate) fn apply_tombstones(&self, only: Only, theirs: &Tombstones) {
         let _writing = self.begin_writing();
-        let misses_pruned = self.tombstones().misses_pruned(theirs);
-        for tenant in self.tenants() {
-            if self.tombstones().misses_deletion(NameHash::of(&tenant.name), theirs) {
+        let misses_pruned = self.change_tombstones(only, |it, _| it.misses_pruned(theirs));
+        for tenant in self.tenants_of(only) {
+            let misses = |it: &mut Tombstones, _| it.misses_deletion(tenant.name_hash, theirs);
+            if self.change_tombstones(only, misses) {
                 self.remove(&tenant.name);
             } else if misses_pruned && tenant.read().is_saved {
                 self.rewrite(&tenant, TextLog::without_saved);
                 self.change(&tenant, |data| data.adaptation = None);
             }
         }
-        self.change_tombstones(|tombstones, most| tombstones.merge(theirs, most));
+        self.change_tombstones(only, |tombstones, most| tombstones.merge(theirs, most));
     }
 
     fn remove(&self, tenant: &str) {
@@ -292,22 +299,30 @@ impl Memory {
         }
     }
 
-    pub(crate) fn tombstones(&self) -> MutexGuard<'_, Tombstones> {
+    pub(crate) fn lineages(&self) -> MutexGuard<'_, Lineages> {
         self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the tombstones; `change` also receives how many may be stored.
+    /// Changes the tombstones of a store, or reads them; `change` also receives how many may be stored.
     pub(crate) fn change_tombstones<R>(
         &self,
+        only: Only,
         change: impl FnOnce(&mut Tombstones, usize) -> R,
     ) -> R {
-        let most = self.max_bytes() / TOMBSTONE_SHARE / Tombstones::BYTES_PER_TOMBSTONE;
-        let mut tombstones = self.tombstones();
-        let before = tombstones.num_bytes();
-        let changed = change(&mut tombstones, most);
-        let num_bytes = tombstones.num_bytes().wrapping_sub(before);
+        let most = self.max_tombstones();
+        let (changed, num_bytes) = self.lineages().change(only, |it| change(it, most));
         self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
         changed
+    }
+
+    fn max_tombstones(&self) -> usize {
+        self.max_bytes() / TOMBSTONE_SHARE / Tombstones::BYTES_PER_TOMBSTONE
+    }
+
+    /// Drops what is known of the stores of tenants that the memory no longer has.
+    pub(crate) fn retain_tombstones(&self, tenants: &BTreeSet<NameHash>) {
+        let freed = self.lineages().retain(tenants, self.max_tombstones() / 8);
+        self.num_bytes.fetch_sub(freed, Ordering::Relaxed);
     }
 
     pub fn options(&self) -> &MemoryOptions {
@@ -340,8 +355,14 @@ impl Memory {
     }
 
     pub(crate) fn tenants(&self) -> Vec<Arc<Tenant>> {
+        self.tenants_of(None)
+    }
+
+    /// Returns the tenants of a store.
+    pub(crate) fn tenants_of(&self, only: Only) -> Vec<Arc<Tenant>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        tenants.values().cloned().collect()
+        let is_of = |tenant: &&Arc<Tenant>| only.is_none_or(|only| tenant.name_hash == only);
+        tenants.values().filter(is_of).cloned().collect()
     }
 
     /// Replaces the texts of a tenant; until it returns, readers find none.

@@ -9,12 +9,14 @@ use crate::memory::groups::GroupKey;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::keyless_table::allocated;
 use crate::memory::texts::TextLog;
+use crate::memory::tombstones::NameHash;
 use crate::weights::adaptation::TenantAdaptation;
 
 /// One tenant's texts and adapted weights. Requests share it, so it may outlive its entry in the memory; texts that
 /// are added after that are lost.
 pub struct Tenant {
     pub(crate) name: Box<str>,
+    pub(crate) name_hash: NameHash,
     pub(crate) last_use: AtomicU64,
     data: RwLock<TenantData>,
     /// The group texts that open requests read.
@@ -34,6 +36,7 @@ impl Tenant {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.into(),
+            name_hash: NameHash::of(name),
             last_use: AtomicU64::default(),
             data: RwLock::default(),
             group_texts: Mutex::default(),

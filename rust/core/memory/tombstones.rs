@@ -5,7 +5,8 @@
 //! in files without it. So earlier data is deleted everywhere, whatever the clocks say, and later data
 //! stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::process;
@@ -27,6 +28,112 @@ impl NameHash {
         let mut hash = [0; Self::NUM_BYTES];
         hash.copy_from_slice(&Sha256::digest(name)[..Self::NUM_BYTES]);
         Self(hash)
+    }
+
+    /// Reads what its `Display` writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut hash = [0; Self::NUM_BYTES];
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(Self(hash)).filter(|hash| hash.to_string() == text)
+    }
+}
+
+impl fmt::Display for NameHash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+/// The tenant of a store of one tenant; `None` for a store of all.
+pub(crate) type Only = Option<NameHash>;
+
+/// The tombstones of a memory.
+#[derive(Debug, Default)]
+pub(crate) struct Lineages {
+    of_all: Tombstones,
+    /// Those of each tenant, in a memory whose tenants have stores of their own.
+    by_tenant: Option<BTreeMap<NameHash, Tombstones>>,
+    /// True if tenants were deleted that only other processes have.
+    pub(crate) clears: bool,
+}
+
+impl Lineages {
+    /// Bytes of a tenant's tombstones, without their number.
+    const FIXED_BYTES: usize = 512;
+
+    /// Divides the tombstones by tenants. Returns false if a store of all tenants has some.
+    pub(crate) fn divide(&mut self) -> bool {
+        if self.by_tenant.is_none() {
+            if self.of_all.last > 0 {
+                return false;
+            }
+            let new = std::mem::take(&mut self.of_all).new.order;
+            self.clears = new.contains_key(&NameHash::ALL);
+            let of_one = |name: NameHash| {
+                let mut tombstones = Tombstones::new();
+                tombstones.new.insert(name, true, 0);
+                (name, tombstones)
+            };
+            self.by_tenant =
+                Some(new.into_keys().filter(|name| *name != NameHash::ALL).map(of_one).collect());
+        }
+        true
+    }
+
+    /// Deletes all tenants, if these are divided.
+    pub(crate) fn clear(&mut self) -> bool {
+        self.clears = self.by_tenant.is_some();
+        self.clears
+    }
+
+    pub(crate) fn only(&self, name: NameHash) -> Only {
+        self.by_tenant.as_ref().map(|_| name)
+    }
+
+    /// Changes the tombstones of a store, and returns by how many bytes they have grown; below zero, it wraps around.
+    pub(crate) fn change<R>(
+        &mut self,
+        only: Only,
+        change: impl FnOnce(&mut Tombstones) -> R,
+    ) -> (R, usize) {
+        let (Some(name), Some(by_tenant)) = (only, &mut self.by_tenant) else {
+            let before = self.of_all.num_bytes();
+            let changed = change(&mut self.of_all);
+            return (changed, self.of_all.num_bytes().wrapping_sub(before));
+        };
+        let num_bytes = |it: &Tombstones| Self::FIXED_BYTES + it.num_bytes();
+        let mut tombstones = by_tenant.remove(&name).unwrap_or_default();
+        let before = if tombstones.is_initial() { 0 } else { num_bytes(&tombstones) };
+        let changed = change(&mut tombstones);
+        let after = if tombstones.is_initial() { 0 } else { num_bytes(&tombstones) };
+        if after > 0 {
+            by_tenant.insert(name, tombstones);
+        }
+        (changed, after.wrapping_sub(before))
+    }
+
+    /// Returns the tenants with deletions that no store has.
+    pub(crate) fn unpublished(&self) -> Vec<NameHash> {
+        let by_tenant = self.by_tenant.iter().flatten();
+        by_tenant.filter(|(_, it)| !it.new.order.is_empty()).map(|(&name, _)| name).collect()
+    }
+
+    /// Drops what is known of tenants' stores, except of these tenants and the `most` others that were deleted. Returns
+    /// the number of bytes that this frees.
+    pub(crate) fn retain(&mut self, kept: &BTreeSet<NameHash>, most: usize) -> usize {
+        let (mut num_others, mut freed) = (0, 0);
+        if let Some(by_tenant) = &mut self.by_tenant {
+            by_tenant.retain(|name, it| {
+                let is_other = !kept.contains(name) && it.new.order.is_empty();
+                num_others += usize::from(is_other);
+                let is_kept = !is_other || !it.versions.is_empty() && num_others <= most;
+                freed += if is_kept { 0 } else { Self::FIXED_BYTES + it.num_bytes() };
+                is_kept
+            });
+        }
+        freed
     }
 }
 
@@ -116,6 +223,10 @@ impl Tombstones {
     pub(crate) fn new() -> Self {
         let (versions, new) = (BTreeMap::new(), NewTombstones::default());
         Self { seed: RandomState::new(), versions, pruned_below: 0, last: 0, new }
+    }
+
+    fn is_initial(&self) -> bool {
+        self.versions.is_empty() && self.new.order.is_empty() && self.last == 0
     }
 
     /// Returns the random number of this process. Processes that were forked share the seed.

@@ -10,9 +10,12 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::memory::object_store::{as_url, resolved};
+use crate::memory::exchange::at;
+use crate::memory::object_store::{as_url, of_tenants, resolved};
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
+use crate::memory::tenant_stores::store_of;
+use crate::memory::tombstones::NameHash;
 use specds_index::storage::files::{hidden, inherit_owner, open_beside, resolve, sync_parent};
 use specds_index::{
     Datastore, DatastoreBuilder, DatastoreOptions, Error, Report, Result, remove_abandoned,
@@ -56,6 +59,8 @@ impl Transfer {
         options: DatastoreOptions,
     ) -> Result<Self> {
         let (path, target) = (resolved(path.as_ref())?, resolve(target.as_ref())?);
+        let of_tenant = |base: PathBuf| store_of(&base, NameHash::of(tenant));
+        let path = of_tenants(&path).map_or(path, of_tenant);
         let memory = Memory::open(
             &path,
             MemoryOptions {
@@ -102,7 +107,8 @@ impl Transfer {
         if self.num_texts > 0 {
             let (tenant, target) = (self.tenant.take(), &self.target);
             let is_deleted = || tenant.as_ref().is_some_and(|tenant| tenant.read().is_deleted);
-            self.memory.replace(&self.path, &mut |memory| {
+            let (store, name) = at(&self.path)?;
+            self.memory.exchange(&*store, &name, &mut |memory| {
                 if datastore.is_none() && is_deleted() {
                     let reason = "was deleted meanwhile, and nothing of it was added: repeat the call \
                                   to add later texts";

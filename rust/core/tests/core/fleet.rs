@@ -1,9 +1,11 @@
-//! Deletions and texts in processes that share a store which fails and lies, in any order of events.
+//! Deletions and texts in processes that share a store, or one of each tenant, which fails and lies, in any order of
+//! events.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -65,21 +67,26 @@ fn steps() -> impl Strategy<Value = Vec<FleetStep>> {
 
 #[derive(Debug, Clone, Default)]
 struct Bucket {
-    head: Option<(Vec<u8>, u64)>,
-    objects: BTreeMap<String, Vec<u8>>,
+    /// The head of each store, by its name.
+    heads: BTreeMap<String, (Vec<u8>, u64)>,
+    /// The objects, by the names of their stores.
+    objects: BTreeMap<(String, String), Vec<u8>>,
 }
 
-/// A store in memory.
+/// Stores in memory.
 #[derive(Default)]
-struct FaultyStore {
+struct FaultyBucket {
     bucket: RefCell<Bucket>,
-    /// The heads of all times.
-    heads: RefCell<Vec<(Vec<u8>, u64)>>,
+    /// The stores and the heads of all times.
+    heads: RefCell<Vec<(String, Vec<u8>)>>,
     num_calls: RefCell<usize>,
     fault: RefCell<Option<(usize, Fault, bool)>>,
 }
 
-impl FaultyStore {
+/// A store in the bucket.
+struct FaultyStore<'a>(&'a FaultyBucket, String);
+
+impl FaultyBucket {
     fn failed() -> Error {
         let source = io::Error::new(io::ErrorKind::TimedOut, "no answer");
         Error::Io { path: NAME.into(), source }
@@ -99,11 +106,13 @@ impl FaultyStore {
     }
 }
 
-impl ObjectStore for FaultyStore {
+impl ObjectStore for FaultyStore<'_> {
     fn head(&self, known: Option<&str>) -> Result<FoundHead> {
-        self.call(|bucket, lies| {
-            let old = self.heads.borrow().first().cloned().filter(|_| lies);
-            match old.or_else(|| bucket.head.clone()) {
+        self.0.call(|bucket, lies| {
+            let heads = self.0.heads.borrow();
+            let old = heads.iter().zip(0..).find(|((store, _), _)| lies && *store == self.1);
+            let old = old.map(|((_, head), version)| (head.clone(), version));
+            match old.or_else(|| bucket.heads.get(&self.1).cloned()) {
                 None => FoundHead::Missing,
                 Some((_, version)) if known == Some(&version.to_string()) => FoundHead::Unchanged,
                 Some((head, version)) => FoundHead::Changed(head, version.to_string()),
@@ -112,39 +121,62 @@ impl ObjectStore for FaultyStore {
     }
 
     fn replace_head(&self, head: &[u8], before: Option<&str>) -> Result<Option<String>> {
-        self.call(|bucket, _| {
-            let found = bucket.head.as_ref().map(|(_, version)| version.to_string());
+        self.0.call(|bucket, _| {
+            let found = bucket.heads.get(&self.1).map(|(_, version)| version.to_string());
             if found.as_deref() != before {
                 return None;
             }
-            let version = self.heads.borrow().len() as u64;
-            bucket.head = Some((head.to_vec(), version));
-            self.heads.borrow_mut().push((head.to_vec(), version));
+            let version = self.0.heads.borrow().len() as u64;
+            bucket.heads.insert(self.1.clone(), (head.to_vec(), version));
+            self.0.heads.borrow_mut().push((self.1.clone(), head.to_vec()));
             Some(version.to_string())
         })
     }
 
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.call(|bucket, lies| {
+        self.0.call(|bucket, lies| {
             let half =
                 |object: &Vec<u8>| object[..object.len() / if lies { 2 } else { 1 }].to_vec();
-            bucket.objects.get(name).map(half)
+            bucket.objects.get(&self.named(name)).map(half)
         })
     }
 
     fn put(&self, name: &str, content: &[u8]) -> Result<()> {
-        self.call(|bucket, _| {
-            let before = bucket.objects.insert(name.to_owned(), content.to_vec());
+        self.0.call(|bucket, _| {
+            let before = bucket.objects.insert(self.named(name), content.to_vec());
             assert!(before.is_none(), "an object is written once");
         })
     }
 
     fn delete(&self, name: &str) -> Result<()> {
-        self.call(|bucket, _| drop(bucket.objects.remove(name)))
+        self.0.call(|bucket, _| drop(bucket.objects.remove(&self.named(name))))
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        self.call(|bucket, _| bucket.objects.keys().cloned().collect())
+        self.0.call(|bucket, _| {
+            let own = bucket.objects.keys().filter(|(store, _)| *store == self.1);
+            own.map(|(_, name)| name.clone()).collect()
+        })
+    }
+
+    fn stores(&self) -> Result<Vec<String>> {
+        self.0.call(|bucket, _| {
+            bucket.heads.keys().filter(|name| **name != self.1).cloned().collect()
+        })
+    }
+
+    /// A store that lies for long is tried 256 times.
+    fn wait(&self, _: Duration) {}
+
+    fn below(&self, name: &str) -> Result<Box<dyn ObjectStore + '_>> {
+        assert!(self.1.is_empty(), "stores of tenants are below the first one");
+        Ok(Box::new(FaultyStore(self.0, name.to_owned())))
+    }
+}
+
+impl FaultyStore<'_> {
+    fn named(&self, name: &str) -> (String, String) {
+        (self.1.clone(), name.to_owned())
     }
 }
 
@@ -159,15 +191,27 @@ struct Knowledge {
 }
 
 impl Knowledge {
-    fn join(&mut self, other: &mut Self, is_done: bool) {
-        self.maybe.extend(&other.maybe);
-        other.maybe.extend(&self.maybe);
+    /// Exchanges deletions and texts of some tenants.
+    fn join(&mut self, other: &mut Self, is_done: bool, of: &Tenants) {
+        let both = |one: &mut BTreeSet<usize>,
+                    other: &mut BTreeSet<usize>,
+                    of: &BTreeSet<usize>| {
+            let joined: Vec<_> = one.union(other).copied().filter(|it| of.contains(it)).collect();
+            one.extend(&joined);
+            other.extend(&joined);
+        };
+        both(&mut self.maybe, &mut other.maybe, &of.deletions);
         if is_done {
-            self.sure.extend(&other.sure);
-            self.texts.extend(&other.texts);
-            (other.sure, other.texts) = (self.sure.clone(), self.texts.clone());
+            both(&mut self.sure, &mut other.sure, &of.deletions);
+            both(&mut self.texts, &mut other.texts, &of.texts);
         }
     }
+}
+
+/// The deletions and texts of the tenants whose stores are exchanged.
+struct Tenants {
+    deletions: BTreeSet<usize>,
+    texts: BTreeSet<usize>,
 }
 
 struct FleetText {
@@ -178,7 +222,9 @@ struct FleetText {
 }
 
 struct Fleet {
-    store: FaultyStore,
+    /// True if each tenant has a store.
+    is_divided: bool,
+    store: FaultyBucket,
     processes: Vec<(Memory, Knowledge)>,
     in_store: Knowledge,
     copy: (Bucket, Knowledge),
@@ -196,9 +242,10 @@ fn memory() -> Memory {
 }
 
 impl Fleet {
-    fn new() -> Self {
+    fn new(is_divided: bool) -> Self {
         Self {
-            store: FaultyStore::default(),
+            is_divided,
+            store: FaultyBucket::default(),
             processes: (0..NUM_PROCESSES).map(|_| (memory(), Knowledge::default())).collect(),
             in_store: Knowledge::default(),
             copy: Default::default(),
@@ -208,10 +255,48 @@ impl Fleet {
     }
 
     fn exchange(&mut self, of: usize) -> bool {
+        let tenants = self.exchanged_by(of);
         let (memory, knowledge) = &mut self.processes[of];
-        let done = memory.exchange(&self.store, Path::new(NAME), &mut |_| Ok(None)).is_ok();
-        knowledge.join(&mut self.in_store, done);
-        done
+        let (store, name) = (FaultyStore(&self.store, String::new()), Path::new(NAME));
+        let done = if self.is_divided {
+            memory.exchange_tenants(&store, name, None)
+        } else {
+            memory.exchange(&store, name, &mut |_| Ok(None))
+        };
+        // After a lie, it may not know of the newest head.
+        let lies = matches!(*self.store.fault.borrow(), Some((_, Fault::Lie, _)));
+        knowledge.join(&mut self.in_store, done.is_ok() && !lies, &tenants);
+        done.is_ok()
+    }
+
+    /// Returns the tenants that a process has, or has deleted in no store yet.
+    fn exchanged_by(&self, of: usize) -> Tenants {
+        let (memory, _) = &self.processes[of];
+        let is_exchanged = |tenant: usize| {
+            !self.is_divided
+                || memory.find(&name(tenant)).is_some()
+                || memory.deleted_at(&name(tenant)).is_infinite()
+        };
+        let of_deletion = |deletion: &usize| self.deletions[*deletion].is_none_or(is_exchanged);
+        Tenants {
+            deletions: (0..self.deletions.len()).filter(of_deletion).collect(),
+            texts: (0..self.texts.len())
+                .filter(|&text| is_exchanged(self.texts[text].tenant))
+                .collect(),
+        }
+    }
+
+    /// Removes what killed processes left of tenants' stores.
+    fn remove_unused(&self) {
+        let stores = FaultyStore(&self.store, String::new()).stores().unwrap();
+        for store in stores {
+            let one = memory();
+            let bucket = FaultyStore(&self.store, store);
+            let exchange = |one: &Memory| one.exchange(&bucket, Path::new(NAME), &mut |_| Ok(None));
+            exchange(&one).unwrap();
+            one.forget("nobody");
+            exchange(&one).unwrap();
+        }
     }
 
     fn deleted_by(&mut self, of: usize, tenant: Option<usize>) {
@@ -236,6 +321,9 @@ impl Fleet {
                 self.processes[of].0.forget(&name(tenant));
                 self.deleted_by(of, Some(tenant));
             }
+            FleetStep::Clear(of) if self.is_divided => {
+                (0..NUM_TENANTS).for_each(|tenant| self.take(FleetStep::Forget(of, tenant)));
+            }
             FleetStep::Clear(of) => {
                 self.processes[of].0.clear();
                 self.deleted_by(of, None);
@@ -243,31 +331,32 @@ impl Fleet {
             FleetStep::Exchange(of, fault) => {
                 self.store.num_calls.replace(0);
                 self.store.fault.replace(fault);
-                let (memory, knowledge) = &mut self.processes[of];
-                let done = memory.exchange(&self.store, Path::new(NAME), &mut |_| Ok(None)).is_ok();
+                let done = self.exchange(of);
                 self.store.fault.replace(None);
                 assert!(done || fault.is_some(), "an exchange without faults");
-                // After a lie, it may not know of the newest head.
-                let lies = matches!(fault, Some((_, Fault::Lie, _)));
-                knowledge.join(&mut self.in_store, done && !lies);
+            }
+            FleetStep::ExchangeDuring(of, by) if self.is_divided => {
+                assert!(self.exchange(of) && self.exchange(by));
             }
             FleetStep::ExchangeDuring(of, by) => {
                 if of != by {
                     let mut by_done = false;
+                    let all = self.exchanged_by(of);
+                    let store = FaultyStore(&self.store, String::new());
                     let (memory, other) = (&self.processes[of].0, &self.processes[by].0);
                     let during = &mut |_: &Memory| {
                         if !std::mem::replace(&mut by_done, true) {
-                            other.exchange(&self.store, Path::new(NAME), &mut |_| Ok(None))?;
+                            other.exchange(&store, Path::new(NAME), &mut |_| Ok(None))?;
                         }
                         Ok(None)
                     };
-                    memory.exchange(&self.store, Path::new(NAME), during).unwrap();
+                    memory.exchange(&store, Path::new(NAME), during).unwrap();
                     // If it had nothing to write, it knows only what was there before.
                     let mut before = self.in_store.clone();
-                    self.processes[by].1.join(&mut self.in_store, true);
+                    self.processes[by].1.join(&mut self.in_store, true, &all);
                     let knowledge = &mut self.processes[of].1;
-                    knowledge.join(&mut before, true);
-                    knowledge.clone().join(&mut self.in_store, true);
+                    knowledge.join(&mut before, true, &all);
+                    knowledge.clone().join(&mut self.in_store, true, &all);
                     knowledge.maybe.extend(&self.in_store.maybe);
                 }
             }
@@ -275,6 +364,7 @@ impl Fleet {
             FleetStep::ForgetInStore(tenant) => {
                 self.processes.push((memory(), Knowledge::default()));
                 let of = self.processes.len() - 1;
+                self.hold(of, tenant);
                 assert!(self.exchange(of));
                 self.take(FleetStep::Forget(of, tenant));
                 assert!(self.exchange(of));
@@ -296,6 +386,11 @@ impl Fleet {
         }
     }
 
+    /// Begins a request of a tenant, so that the process reads its store.
+    fn hold(&self, of: usize, tenant: usize) {
+        self.processes[of].0.tenant(&name(tenant)).unwrap();
+    }
+
     /// Returns how many texts the objects of the store have.
     fn in_bucket(&self, is_counted: impl Fn(&FleetText) -> bool) -> usize {
         let bucket = self.store.bucket.borrow();
@@ -315,11 +410,16 @@ impl Fleet {
             self.take(step);
         }
         for of in [0, 1, 2, 0, 1, 2] {
+            (0..NUM_TENANTS).for_each(|tenant| self.hold(of, tenant));
             assert!(self.exchange(of));
         }
         // The next deletion also removes what killed processes left.
-        self.processes[0].0.forget("nobody");
-        assert!(self.exchange(0));
+        if self.is_divided {
+            self.remove_unused();
+        } else {
+            self.processes[0].0.forget("nobody");
+            assert!(self.exchange(0));
+        }
         let (known, kept) = (self.in_store.sure.clone(), self.in_store.texts.clone());
         for (number, text) in self.texts.iter().enumerate() {
             let is_about = |&one: &usize| self.deletions[one].is_none_or(|it| it == text.tenant);
@@ -350,7 +450,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(num_histories()))]
 
     #[test]
-    fn deleted_tenants_stay_deleted_and_confirmed_texts_are_kept(steps in steps()) {
-        Fleet::new().live(steps);
+    fn deleted_tenants_stay_deleted_and_confirmed_texts_are_kept(
+        steps in steps(),
+        is_divided: bool,
+    ) {
+        Fleet::new(is_divided).live(steps);
     }
 }
