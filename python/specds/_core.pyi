@@ -206,6 +206,8 @@ class EngineDrafter:
         datastore: str | PathLike[str] | None = None,
         memory_scope: Literal["none", "tenant", "shared"] | None = None,
         memory_bytes: int | None = None,
+        memory_tenant_bytes: int | None = None,
+        memory_max_age: float | None = None,
         snapshot: str | PathLike[str] | None = None,
         sync_interval: float | None = None,
         effort: Literal["auto", "low", "normal"] | None = None,
@@ -267,7 +269,15 @@ class EngineDrafter:
 
 @final
 class Memory:
-    def __new__(cls, vocab_size: int, *, max_bytes: int = ..., tokenizer: str = "") -> Self: ...
+    def __new__(
+        cls,
+        vocab_size: int,
+        *,
+        max_bytes: int = ...,
+        tokenizer: str = "",
+        max_tenant_bytes: int | None = None,
+        max_age: float | None = None,
+    ) -> Self: ...
     @staticmethod
     def open(
         path: str | PathLike[str], vocab_size: int, *, max_bytes: int = ..., tokenizer: str = ""

@@ -29,6 +29,8 @@ use crate::token_tree::TokenTree;
 ///         tenant; ``shared``, those of its tenant too, and all requests without a tenant belong to one. A
 ///         request that drafts from no earlier one leaves nothing behind.
 ///     memory_bytes: Size limit of the memory in bytes.
+///     memory_tenant_bytes: Size limit of one tenant in the memory, in bytes; by default none.
+///     memory_max_age: Seconds after which earlier requests leave the memory and the snapshot; by default none.
 ///     snapshot: A folder or URL that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
 ///     sync_interval: Seconds between two exchanges of the memory with the snapshot, which take in what
 ///         other processes wrote. A datastore that was replaced is then opened again. The drafter also

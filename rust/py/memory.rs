@@ -28,6 +28,8 @@ use crate::options;
 ///     max_bytes: Size limit in bytes, at least 16,384. A token takes at most 16 bytes, and the adapted weights
 ///         of a tenant a fixed number (docs/RELIABILITY.md).
 ///     tokenizer: Name or fingerprint of the tokenizer. A snapshot of another tokenizer is rejected.
+///     max_tenant_bytes: Size limit of one tenant in bytes, of which the oldest texts go first; by default none.
+///     max_age: Seconds after which a text leaves the memory and, at the next exchange, the store; by default none.
 ///
 /// Raises:
 ///     ValueError: An argument is out of range.
@@ -46,9 +48,19 @@ impl From<specds_core::memory::Memory> for Memory {
 #[pymethods]
 impl Memory {
     #[new]
-    #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
-    fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> Result<Self> {
-        let options = memory_options(vocab_size, max_bytes, tokenizer);
+    #[pyo3(signature = (
+        vocab_size, *, max_bytes = 268_435_456, tokenizer = "", max_tenant_bytes = None, max_age = None
+    ))]
+    fn new(
+        vocab_size: u32,
+        max_bytes: usize,
+        tokenizer: &str,
+        max_tenant_bytes: Option<usize>,
+        max_age: Option<f64>,
+    ) -> Result<Self> {
+        let mut options = memory_options(vocab_size, max_bytes, tokenizer);
+        options.max_tenant_bytes = max_tenant_bytes.unwrap_or(options.max_tenant_bytes);
+        options.max_age = max_age.map(age).transpose()?;
         Ok(specds_core::memory::Memory::new(options)?.into())
     }
 
@@ -352,7 +364,16 @@ impl Memory {
 }
 
 fn memory_options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
-    MemoryOptions { vocab_size, max_bytes, tokenizer: tokenizer.to_owned() }
+    let tokenizer = tokenizer.to_owned();
+    MemoryOptions { max_bytes, tokenizer, ..MemoryOptions::new(vocab_size) }
+}
+
+fn age(seconds: f64) -> Result<Duration> {
+    if (1.0..=3_153_600_000.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    let message = format!("`max_age` must lie in 1..=3153600000, not {seconds}");
+    Err(PyValueError::new_err(message).into())
 }
 
 /// Returns the path of a request cache's folder, or its URL without what may be credentials.

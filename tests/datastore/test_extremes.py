@@ -172,7 +172,14 @@ def sessions(path):
 
 
 def engine(
-    memory_bytes=1 << 20, max_context=100, num_threads=1, min_prob=0.1, step_time=1.0, effort="low"
+    memory_bytes=1 << 20,
+    memory_tenant_bytes=1 << 20,
+    memory_max_age=60.0,
+    max_context=100,
+    num_threads=1,
+    min_prob=0.1,
+    step_time=1.0,
+    effort="low",
 ):
     """An engine's drafter with these options."""
     config = {name: value for name, value in locals().items() if name != "step_time"}

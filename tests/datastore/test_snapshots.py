@@ -17,7 +17,7 @@ from specds import FormatError
 from specds.drafters import Memory
 
 LEAST_BYTES = 1 << 14
-GOLDEN = Path(__file__).parent.parent / "data" / "memory-6.bin"
+GOLDEN = Path(__file__).parent.parent / "data" / "memory-7.bin"
 FACTS = {"vocab_size": 100, "tokenizer": "naïve"}
 NAMES = ["ann", "bob", "", "ünï"]
 
@@ -94,9 +94,11 @@ def test_golden_snapshot_opens_and_is_rewritten_byte_for_byte(small, path):
     assert (texts(memory, "ann"), texts(memory, "bob")) == ([[1, 2, 3], [5, 6]], [[4]])
     memory.save(path.with_name("again"))
     assert segments(path.with_name("again"))[0].read_bytes() == golden
-    # Origins are random, and versions depend on the clock.
+    # Origins are random, and versions and times depend on the clock.
     for place in (TOMBSTONES + 30, TOMBSTONES + 54):
         small = small[:place] + golden[place : place + 10] + small[place + 10 :]
+    for place in (165, 195, 258):
+        small = small[:place] + golden[place : place + 4] + small[place + 4 :]
     assert sealed(small) == golden
     late = memory_of()
     for name in ("ann", "cat"):
@@ -137,7 +139,7 @@ def test_forged_snapshot_is_rejected(path, small):
         *((TOMBSTONES + place, b"\xff" * 16, UNFIT) for place in (16, 32, 56)),
         *((TOMBSTONES + place, b"\0" * 8, UNFIT) for place in (32, 56)),
         *((TOMBSTONES + place + 7, b"\x40", UNFIT) for place in (0, 32, 56)),
-        (8, b"\x05", "it has format version 5, this version of specds reads 6"),
+        (8, b"\x05", "it has format version 5, this version of specds reads 7"),
     ):
         assert said in reason(path, sealed(small[:place] + lie + small[place + len(lie) :]))
     assert "not those of a snapshot" in reason(

@@ -215,6 +215,24 @@ def test_tenants_have_stores_of_their_own(prefix, tmp_path):
     assert (report.num_added_documents, report.num_left) == (1, 0)
 
 
+def test_engines_share_the_stores_of_tenants(prefix):
+    url = f"{prefix}/{{tenant}}"
+    one, two = engine(url), engine(url)
+    one.sync([SECRET], ["a"], request_options=[{"tenant": "ann"}])
+    one.end(["a"])
+    until(lambda: [Memory.info(store)["num_texts"] for store in stores(prefix)] == [1])
+    assert num_drafted(two, SECRET[:3], "b") == 0, "it reads a tenant after its first request"
+    until(lambda: num_drafted(two, SECRET[:3], "c") > 0)
+
+
+def stores(prefix):
+    """Return the stores at a prefix, also if there are none."""
+    try:
+        return Memory.stores_at(prefix)
+    except FileNotFoundError:
+        return []
+
+
 def test_deleted_tenants_leave_their_stores(prefix):
     url = f"{prefix}/{{tenant}}"
     one, two = shared("ann", "bob"), shared("ann", "cid")

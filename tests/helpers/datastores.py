@@ -45,7 +45,7 @@ def stored(path):
 def write_store(path, segment, *, vocab_size, tokenizer=""):
     """Write the folder of a request cache that has one segment, which may be damaged."""
     name = f"{xxhash.xxh3_128_hexdigest(segment)}-{0:016x}"
-    listed = [{"name": name, "num_bytes": len(segment), "parts": []}]
+    listed = [{"name": name, "num_bytes": len(segment), "oldest": 0, "parts": []}]
     head = {"format": "specds memory", "format_version": 1, "vocab_size": vocab_size}
     head |= {"tokenizer": tokenizer, "written_at": 0, "tombstones": name, "segments": listed}
     shutil.rmtree(path, ignore_errors=True)

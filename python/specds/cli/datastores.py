@@ -58,7 +58,7 @@ def build(
         specds build --corpus answers.jsonl --tokenizer ./vicuna --out a.specds
         specds build --corpus ultrachat --tokenizer ./vicuna --out chat.specds
         specds build --corpus the-stack --language c --tokenizer ./vicuna --out c
-        specds build --corpus s3://bucket/fleet --tokenizer ./vicuna --out fleet.specds
+        specds build --corpus s3://bucket/fleet --tokenizer ./vicuna --out f.specds
     """
     _require_out(out, overwrite=overwrite)
     shown = {"as_json": as_json, "verbose": verbose}

@@ -211,10 +211,10 @@ def require_memory(memory: str | None) -> None:
     """Reject a folder of requests that is another folder, or in no folder."""
     if memory is None or "://" in memory:
         return
-    path = Path(memory)
+    path = Path(memory.removesuffix("/{tenant}"))
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path.parent}: no such folder: make it, or keep the memory elsewhere")
-    if path.exists() and not is_memory(path):
+    if memory == str(path) and path.exists() and not is_memory(path):
         raise ValueError(f"{path} is not a memory of specds: name another folder with --memory")
 
 

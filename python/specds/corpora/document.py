@@ -108,8 +108,8 @@ class CorpusOptions:
             not depend on the order.
         include: Patterns as in a ``.gitignore``; only matching files of a folder are read.
         exclude: Patterns as in a ``.gitignore``; matching files of a folder are left out.
-        tenants: Tenants whose requests of a request cache are read, all users of the datastore can
-            draft from them; by default only requests without a tenant.
+        tenants: Tenants whose requests of a request cache are read, which all users of the
+            datastore can draft from; by default requests without a tenant.
         without: Modules that ``stdlib`` leaves out together with their tests.
 
     """

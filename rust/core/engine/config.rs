@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::budget::step_cost::StepCost;
 use crate::fused::effort::Effort;
 use crate::memory::indexed_tokens::IndexedTokens;
-use crate::memory::object_store::as_url;
+use crate::memory::object_store::{as_url, of_tenants};
 use specds_index::base::checks::check_within;
 use specds_index::{Error, Result};
 
@@ -79,6 +79,10 @@ pub struct EngineConfig {
     pub sync_interval: Option<f64>,
     pub memory_scope: MemoryScope,
     pub memory_bytes: usize,
+    /// Size limit of one tenant in the memory; `None` for that of the memory.
+    pub memory_tenant_bytes: Option<usize>,
+    /// Seconds after which texts leave the memory and the store.
+    pub memory_max_age: Option<f64>,
     /// The search effort; `auto` is low until the engine reports the time of a step.
     pub effort: Effort,
     /// True to use the target model's predictions, if the engine passes them on.
@@ -105,6 +109,8 @@ impl Default for EngineConfig {
             sync_interval: None,
             memory_scope: MemoryScope::None,
             memory_bytes: 1 << 28,
+            memory_tenant_bytes: None,
+            memory_max_age: None,
             effort: Effort::Auto,
             recycle_predictions: true,
             min_prob: None,
@@ -143,6 +149,9 @@ impl EngineConfig {
             }
             self.check_snapshot_folder()?;
         }
+        if let Some(seconds) = self.memory_max_age {
+            check_within("memory_max_age", seconds, 1.0..=MAX_AGE)?;
+        }
         check_within("max_context", self.max_context, 1..=IndexedTokens::MAX_LENGTH)?;
         check_within("max_row_time", self.max_row_time, 0.0..=MAX_INTERVAL)?;
         check_within("num_threads", self.num_threads, 1..=usize::MAX)
@@ -151,7 +160,12 @@ impl EngineConfig {
     /// Checks that the folder in which the snapshot will be made exists.
     fn check_snapshot_folder(&self) -> Result<()> {
         let path = self.snapshot.as_deref().filter(|path| as_url(path).is_none());
-        let parent = path.and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
+        let base = path.and_then(of_tenants);
+        let parent = base
+            .as_deref()
+            .or(path)
+            .and_then(Path::parent)
+            .filter(|parent| !parent.as_os_str().is_empty());
         match parent {
             Some(parent) if !parent.is_dir() => {
                 let parent = parent.display();
@@ -165,6 +179,9 @@ impl EngineConfig {
 
 /// The longest interval: a day, in seconds.
 const MAX_INTERVAL: f64 = 86_400.0;
+
+/// The greatest limit of age: a hundred years, in seconds.
+const MAX_AGE: f64 = 3_153_600_000.0;
 
 /// The properties that an engine reports when it opens a drafter.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,6 +1,7 @@
 //! Drafters and the memory of a configuration.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::config::{EngineConfig, EngineInfo, MemoryScope};
 use crate::fused::drafter::{FusedConfig, FusedDrafter};
@@ -58,6 +59,8 @@ pub(super) fn open_memory(
         tokenizer: datastore
             .map_or(&engine.tokenizer, |store| &store.manifest().tokenizer_fingerprint)
             .clone(),
+        max_tenant_bytes: config.memory_tenant_bytes.unwrap_or(MemoryOptions::MAX_BYTES),
+        max_age: config.memory_max_age.map(Duration::from_secs_f64),
     };
     let mut memory = Memory::new(options.clone())?;
     // A store that is shared is read by the first exchange.

@@ -26,6 +26,8 @@ const MAX_SEGMENTS: usize = 8;
 /// A store has at most this part of a memory's size limit: a token takes about six times more in a memory.
 const STORE_SHARE: u64 = 3;
 const MAX_ATTEMPTS: u32 = 256;
+/// Texts whose age is nearer to the limit than by this part leave a store with those that are too old.
+const AGE_MARGIN: f64 = 0.125;
 /// The most doublings of the longest wait between two attempts.
 const MAX_DOUBLINGS: u32 = 8;
 
@@ -149,8 +151,8 @@ struct NewSegment {
 }
 
 impl NewSegment {
-    fn new(bytes: Vec<u8>, contents: Contents, parts: Vec<String>) -> Self {
-        Self { segment: Segment::new(&bytes, parts), bytes, contents }
+    fn new(bytes: Vec<u8>, oldest: u32, contents: Contents, parts: Vec<String>) -> Self {
+        Self { segment: Segment::new(&bytes, oldest, parts), bytes, contents }
     }
 }
 
@@ -178,6 +180,9 @@ impl<'a> Round<'a> {
     pub(super) fn run(&mut self, prepare: &mut Prepare<'_>) -> Result<()> {
         for attempt in 0..MAX_ATTEMPTS {
             self.pull()?;
+            if let Some(time) = self.memory.options().oldest_time(1.0) {
+                self.memory.remove_before(self.only, time);
+            }
             let known = prepare(self.memory)?;
             if self.push(known.as_deref())? {
                 return self.remove_unused();
@@ -399,7 +404,7 @@ impl<'a> Round<'a> {
             },
         );
         let has_news = tombstones.is_some() || !contents.is_empty();
-        has_news.then(|| NewSegment::new(bytes, contents, Vec::new()))
+        has_news.then(|| NewSegment::new(bytes, contents.oldest, contents, Vec::new()))
     }
 
     /// Returns what replaces segments that have deleted tenants or texts of a datastore, or that are too many or too
@@ -416,8 +421,11 @@ impl<'a> Round<'a> {
         let has_deleted =
             |segment: &Segment| contents(segment).is_none_or(|it| !it.tenants().all(is_kept));
         let is_empty = |segment: &Segment| contents(segment).is_some_and(Contents::is_empty);
+        let too_old = self.memory.options().oldest_time(1.0).unwrap_or(0);
         let is_affected = |segment: &&Segment| {
-            known.is_some() || is_behind && (has_deleted(segment) || is_empty(segment))
+            known.is_some()
+                || segment.oldest < too_old
+                || is_behind && (has_deleted(segment) || is_empty(segment))
         };
         let (num_joined, max_bytes) = self.num_joined(&head.segments);
         let (left, joined) = head.segments.split_at(head.segments.len() - num_joined);
@@ -446,7 +454,11 @@ impl<'a> Round<'a> {
             memory.change_tombstones(None, |tombstones, _| *tombstones = ours.published());
             let filled = fill(&memory, None, &snapshots, &self.synced.tombstones);
             let filled = filled.map_err(|reason| self.invalid(reason))?;
-            let num_removed = known.map_or(Ok(0), |known| memory.remove_known(known))?;
+            let mut num_removed = known.map_or(Ok(0), |known| memory.remove_known(known))?;
+            // A little more than what is too old: the segment is not rewritten at each exchange.
+            if let Some(time) = memory.options().oldest_time(1.0 - AGE_MARGIN) {
+                num_removed += memory.remove_before(None, time);
+            }
             let is_same =
                 |segment: &Segment| num_removed == 0 && !(is_behind && has_deleted(segment));
             if let [segment] = group
@@ -460,14 +472,14 @@ impl<'a> Round<'a> {
             let none = Tombstones::new();
             let kept = if has_tombstones { ours } else { &none };
             let (bytes, encoded) = memory.encode(None, kept, |_, _| true, |_, _| true);
-            let has_any = has_tombstones || !encoded.is_empty();
+            let (has_any, oldest) = (has_tombstones || !encoded.is_empty(), encoded.oldest);
             // A text that was dropped for its size counts as stored, so that no process writes it again. A text that
             // the datastore has does not count: processes that have not read the datastore still write it.
             let (covered, contents) = match known {
                 Some(_) => (Vec::new(), encoded),
                 None => (parts.clone(), Contents::union(&filled, is_kept)),
             };
-            let draft = has_any.then(|| NewSegment::new(bytes, contents, covered));
+            let draft = has_any.then(|| NewSegment::new(bytes, oldest, contents, covered));
             replacements.push(Replacement { parts, draft });
         }
         Ok(Some(replacements))

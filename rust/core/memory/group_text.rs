@@ -105,7 +105,7 @@ mod tests {
             let (mut texts, mut own) = (TextLog::default(), GroupText::of(&keys[..2]));
             for (number, (group, length, removes)) in added.into_iter().enumerate() {
                 let token = u32::try_from(number).unwrap();
-                texts.append(&vec![token; length], keys[group], false);
+                texts.append(&vec![token; length], keys[group], 0, false);
                 own.update(&texts);
                 if removes && number % 3 == 2 {
                     texts = texts.without_oldest();
@@ -114,7 +114,7 @@ mod tests {
                 let tokens = own.text().tokens();
                 let mut found: Vec<_> = tokens.split(|&token| token == IndexedTokens::BOUNDARY).collect();
                 prop_assert!(found.pop().is_none_or(<[u32]>::is_empty));
-                let kept = texts.documents().filter(|(.., key)| keys[..2].contains(key));
+                let kept = texts.documents().filter(|(_, _, key, _)| keys[..2].contains(key));
                 let kept: Vec<_> = kept.map(|(tokens, ..)| tokens).collect();
                 prop_assert!(found.iter().all(|text| kept.contains(text)));
                 let all: usize = kept.iter().map(|text| text.len() + 1).sum();

@@ -40,14 +40,16 @@ pub(crate) struct Segment {
     /// xxh3-128 of the content, and a random number: an object that is written again has another name.
     pub(crate) name: String,
     pub(crate) num_bytes: u64,
+    /// The time of its oldest text, in seconds since 1970.
+    pub(crate) oldest: u32,
     /// The segments that it replaced; a memory that has their texts need not read it.
     pub(crate) parts: Vec<String>,
 }
 
 impl Segment {
-    pub(crate) fn new(content: &[u8], parts: Vec<String>) -> Self {
+    pub(crate) fn new(content: &[u8], oldest: u32, parts: Vec<String>) -> Self {
         let name = format!("{:032x}-{:016x}", xxh3_128(content), random());
-        Self { name, num_bytes: content.len() as u64, parts }
+        Self { name, num_bytes: content.len() as u64, oldest, parts }
     }
 
     pub(crate) fn is_of(&self, content: &[u8]) -> bool {
@@ -146,12 +148,20 @@ pub(crate) struct Synced {
 }
 
 /// The contents of a segment.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Contents {
     /// The tenant and the hash of each text, sorted; a hash of 0 for a tenant that has weights.
     texts: Vec<(NameHash, u64)>,
     /// The number of updates of the adapted weights of each tenant that has some.
     pub(crate) num_updates: BTreeMap<Box<str>, u32>,
+    /// The time of the oldest text of a segment that was just encoded.
+    pub(crate) oldest: u32,
+}
+
+impl Default for Contents {
+    fn default() -> Self {
+        Self { texts: Vec::new(), num_updates: BTreeMap::new(), oldest: u32::MAX }
+    }
 }
 
 impl Contents {

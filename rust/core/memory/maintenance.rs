@@ -72,7 +72,7 @@ impl Memory {
         };
         for tenant in memory.tenants() {
             let data = tenant.read();
-            let groups = data.texts.documents().map(|(_, _, group)| group);
+            let groups = data.texts.documents().map(|(_, _, group, _)| group);
             info.num_texts += groups.len();
             let named = groups.filter(|&group| group != GroupKey::default());
             info.num_groups += named.collect::<BTreeSet<_>>().len();
@@ -152,7 +152,8 @@ impl Memory {
         let FoundHead::Changed(text, _) = store.head(None)? else { return Err(missing(&name)) };
         let invalid = |reason| Error::Snapshot { path: name, reason };
         let Head { vocab_size, tokenizer, .. } = Head::read(&text).map_err(invalid)?;
-        Ok(MemoryOptions { vocab_size, max_bytes: MemoryOptions::MAX_BYTES, tokenizer })
+        let max_bytes = MemoryOptions::MAX_BYTES;
+        Ok(MemoryOptions { max_bytes, tokenizer, ..MemoryOptions::new(vocab_size) })
     }
 }
 

@@ -23,7 +23,7 @@ use specds_index::storage::token_array::TokenWidth;
 
 /// First of the four numbers of the header. The version with the vocabulary size, the length and the checksum follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 62;
 const MAX_TOKENIZER: usize = 1 << 16;
@@ -126,7 +126,7 @@ fn put_tenant(
     let is_wanted = |it: &&TenantAdaptation| wants_weights(name, it.num_updates());
     let adaptation = data.adaptation().filter(is_wanted);
     let documents = data.texts.documents();
-    let texts: Vec<_> = documents.filter(|&(_, hash, _)| wants_text(name_hash, hash)).collect();
+    let texts: Vec<_> = documents.filter(|&(_, hash, ..)| wants_text(name_hash, hash)).collect();
     if texts.is_empty() && adaptation.is_none() {
         return false;
     }
@@ -140,10 +140,12 @@ fn put_tenant(
     put_number(output, tenant.last_use().min(MAX_USE - 1));
     put(output, &bytes);
     put_number(output, texts.len() as u64);
-    contents.extend(texts.iter().map(|&(_, hash, _)| (name_hash, hash)));
-    for (tokens, _, group) in texts {
+    contents.extend(texts.iter().map(|&(_, hash, ..)| (name_hash, hash)));
+    for (tokens, _, group, time) in texts {
+        contents.oldest = contents.oldest.min(time);
         put_number(output, group.hash);
-        put_number(output, group.length.into());
+        output.extend(group.length.to_le_bytes());
+        output.extend(time.to_le_bytes());
         put_number(output, tokens.len() as u64);
         width.encode(tokens, output);
     }
@@ -312,16 +314,15 @@ impl SnapshotContents<'_> {
         }
         let most_tokens = memory.max_bytes() / size_of::<u32>();
         for _ in 0..input.number()? {
-            let group = GroupKey {
-                hash: input.number()?,
-                length: input.number()?.try_into().map_err(|_| UNFIT)?,
-            };
+            let hash_of_group = input.number()?;
+            let [length, time]: [u32; 2] = bytemuck::cast(input.number()?);
+            let group = GroupKey { hash: hash_of_group, length };
             let tokens = input.tokens(most_tokens, memory.options().vocab_size)?;
             if part == SnapshotPart::Texts {
                 contents.extend([(name_hash, hash(&tokens))]);
                 if let Some(tenant) = tenant {
                     let _writing = memory.begin_writing();
-                    memory.append(tenant, &tokens, group, true);
+                    memory.append(tenant, &tokens, group, time, true);
                 }
             }
         }

@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::memory::groups::GroupKey;
-use crate::memory::head::Synced;
+use crate::memory::head::{Synced, seconds_now};
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 use crate::memory::texts::{TextLog, hash};
 use crate::memory::tombstones::{Lineages, NameHash, Only, Tombstones};
+use crate::portable_math::saturating_u32;
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, MAX_VOCAB_SIZE, Result};
@@ -34,6 +35,10 @@ pub struct MemoryOptions {
     pub max_bytes: usize,
     /// Name or fingerprint of the tokenizer. A snapshot of another tokenizer is rejected.
     pub tokenizer: String,
+    /// Size limit of one tenant's texts, indexes and adapted weights, at least [`MIN_BYTES`](Self::MIN_BYTES).
+    pub max_tenant_bytes: usize,
+    /// Texts are removed when they are older, by the clocks of their processes.
+    pub max_age: Option<Duration>,
 }
 
 impl MemoryOptions {
@@ -44,13 +49,27 @@ impl MemoryOptions {
 
     /// Returns options with a limit of 256 MiB and no tokenizer.
     pub fn new(vocab_size: u32) -> Self {
-        Self { vocab_size, max_bytes: 1 << 28, tokenizer: String::new() }
+        Self {
+            vocab_size,
+            max_bytes: 1 << 28,
+            tokenizer: String::new(),
+            max_tenant_bytes: Self::MAX_BYTES,
+            max_age: None,
+        }
     }
 
     fn check(&self) -> Result<()> {
         check_within("vocab_size", self.vocab_size, 1..=MAX_VOCAB_SIZE)?;
         let range = Self::MIN_BYTES..=Self::MAX_BYTES;
-        check_within("max_bytes", self.max_bytes, range)
+        check_within("max_bytes", self.max_bytes, range.clone())?;
+        check_within("max_tenant_bytes", self.max_tenant_bytes, range)
+    }
+
+    /// Returns the time before which texts are too old, if the limit is this part of the greatest age.
+    pub(crate) fn oldest_time(&self, part: f64) -> Option<u32> {
+        let now = saturating_u32(usize::try_from(seconds_now()).unwrap_or(usize::MAX));
+        let most = self.max_age?.mul_f64(part).as_secs();
+        Some(now.saturating_sub(u32::try_from(most).unwrap_or(u32::MAX)))
     }
 
     pub(crate) fn check_tokenizer(
@@ -183,14 +202,23 @@ impl Memory {
     pub(crate) fn add(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
         self.note_use(tenant);
-        self.append(tenant, tokens, group, false);
+        let now = saturating_u32(usize::try_from(seconds_now()).unwrap_or(usize::MAX));
+        self.append(tenant, tokens, group, now, false);
     }
 
     /// Adds a text, from a snapshot if it is saved.
-    pub(crate) fn append(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey, is_saved: bool) {
+    pub(crate) fn append(
+        &self,
+        tenant: &Tenant,
+        tokens: &[u32],
+        group: GroupKey,
+        time: u32,
+        is_saved: bool,
+    ) {
         let most = |room: usize| room.saturating_sub(TextLog::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
-        let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
+        let max_bytes = self.max_bytes().min(self.options.max_tenant_bytes);
+        let tokens = end(most(max_bytes.saturating_sub(tenant.fixed_bytes())));
         let data = tenant.read();
         let is_known = data.texts.of_hash(hash(tokens)) == Some(tokens);
         if data.is_deleted || is_known {
@@ -202,11 +230,14 @@ impl Memory {
         }
         drop(data);
         let num_bytes = TextLog::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
+        while tenant.num_bytes() + num_bytes > max_bytes && !tenant.read().is_empty() {
+            self.cut(tenant);
+        }
         let tokens = end(most(self.make_room(tenant, num_bytes)).min(tokens.len()));
         if tokens.is_empty() || !has_block(MAX_BYTES_PER_TOKEN * tokens.len()) {
             return;
         }
-        self.change(tenant, |data| data.texts.append(tokens, group, is_saved));
+        self.change(tenant, |data| data.texts.append(tokens, group, time, is_saved));
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
@@ -287,6 +318,20 @@ impl Memory {
             }
         }
         self.change_tombstones(only, |tombstones, most| tombstones.merge(theirs, most));
+    }
+
+    /// Removes the texts of a store's tenants from before a time, and returns their number.
+    pub(crate) fn remove_before(&self, only: Only, time: u32) -> usize {
+        let _writing = self.begin_writing();
+        let mut num_removed = 0;
+        for tenant in self.tenants_of(only) {
+            if tenant.read().texts.oldest().is_some_and(|oldest| oldest < time) {
+                let before = tenant.read().texts.hashes().len();
+                self.rewrite(&tenant, |texts| texts.since_time(time));
+                num_removed += before - tenant.read().texts.hashes().len();
+            }
+        }
+        num_removed
     }
 
     fn remove(&self, tenant: &str) {

@@ -28,6 +28,8 @@ struct TextEntry {
     hash: u64,
     group_hash: u64,
     group_length: u32,
+    /// The time when it was stored, in seconds since 1970 on the clock of the process that had the request.
+    time: u32,
     /// True if a snapshot had the text.
     is_saved: bool,
 }
@@ -47,10 +49,20 @@ impl TextLog {
         &self.text
     }
 
-    /// Returns each text with its hash and its group, the oldest first.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64, GroupKey)> {
+    /// Returns each text with its hash, its group and its time, the oldest first.
+    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], u64, GroupKey, u32)> {
         let documents = self.documents.iter();
-        documents.map(|document| (self.tokens(document), document.hash, document.group()))
+        documents.map(|it| (self.tokens(it), it.hash, it.group(), it.time))
+    }
+
+    /// Returns the time of the oldest text.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        self.documents.iter().map(|document| document.time).min()
+    }
+
+    /// Removes the texts from before a time. O(tokens).
+    pub(crate) fn since_time(self, time: u32) -> Self {
+        self.without(|document| document.time < time)
     }
 
     /// Returns the groups of the latest texts, the latest first.
@@ -129,7 +141,8 @@ impl TextLog {
         let sizes = documents.iter().filter(is_kept).map(num_tokens);
         kept.text.reserve(sizes.sum());
         for document in documents.iter().filter(is_kept) {
-            kept.append(&tokens[document.range()], document.group(), document.is_saved);
+            let tokens = &tokens[document.range()];
+            kept.append(tokens, document.group(), document.time, document.is_saved);
         }
         kept.num_removed = num_added - kept.documents.len() as u64;
         kept
@@ -154,7 +167,7 @@ impl TextLog {
         (document.start as usize <= position).then_some(document.group())
     }
 
-    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey, is_saved: bool) {
+    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey, time: u32, is_saved: bool) {
         self.text.extend(tokens);
         let documents = &mut self.documents;
         let number = saturating_u32(documents.len());
@@ -165,6 +178,7 @@ impl TextLog {
             hash: hash(tokens),
             group_hash: group.hash,
             group_length: group.length,
+            time,
             is_saved,
         });
         self.text.extend(&[IndexedTokens::BOUNDARY]);

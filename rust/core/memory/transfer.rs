@@ -67,6 +67,7 @@ impl Transfer {
                 vocab_size: options.vocab_size,
                 max_bytes: MemoryOptions::MAX_BYTES,
                 tokenizer: options.tokenizer_fingerprint.clone(),
+                ..MemoryOptions::new(options.vocab_size)
             },
         )?;
         let (texts, append) = (memory.texts(tenant), target.exists());
