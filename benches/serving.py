@@ -28,6 +28,24 @@ server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 time.sleep(1e9)
 """
+CHAT = """
+import json, sys, time
+import specds
+path, turns, most = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+model, tokenizer = specds.load_gguf(path, activations="int8")
+chat = specds.Chat(model, tokenizer, do_sample=False, max_new_tokens=most, repetition_penalty=1.0)
+began, number, first = time.process_time(), 0, []
+class Streamer:
+    def put(self, tokens):
+        first.append(time.process_time())
+    def end(self):
+        pass
+for turn in turns:
+    last, _ = time.process_time(), first.clear()
+    chat.send(turn, streamer=Streamer())
+    number += chat.last_stats.num_emitted_tokens
+print(number / (time.process_time() - began), first[1] - last, began)
+"""
 NUM_TURNS, NUM_NEW = 8, 96
 
 
@@ -50,9 +68,10 @@ def agent_turns(most):
 
 
 class MeasuredServer:
-    """A server in a process of its own."""
+    """A server in a process of its own; a model without a chat template gets the texts alone."""
 
-    def __init__(self, kind, path, threads, llama):
+    def __init__(self, kind, path, threads, llama, *, is_chat):
+        self._is_chat = is_chat
         port = free_port()
         if kind == "specds":
             command = [sys.executable, "-m", "specds", "serve", path, "--port", str(port)]
@@ -72,9 +91,14 @@ class MeasuredServer:
 
     def ask(self, messages):
         """Return a reply, its tokens, and the CPU seconds of the server until the first of them."""
-        body = {"model": "model", "messages": messages, "max_tokens": NUM_NEW, "temperature": 0}
+        body = {"model": "model", "max_tokens": NUM_NEW, "temperature": 0}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        url, headers = f"{self.address}/v1/chat/completions", {"Content-Type": "application/json"}
+        if self._is_chat:
+            body["messages"] = messages
+        else:
+            body["prompt"] = "\n".join(message["content"] for message in messages)
+        route = "chat/completions" if self._is_chat else "completions"
+        url, headers = f"{self.address}/v1/{route}", {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         began, first, text, number = self.cpu_s(), None, "", 0
         with urllib.request.urlopen(request) as answer:
@@ -83,7 +107,8 @@ class MeasuredServer:
                     continue
                 chunk = json.loads(line[6:])
                 for choice in chunk["choices"]:
-                    if piece := choice["delta"].get("content"):
+                    piece = choice["delta"].get("content") if self._is_chat else choice["text"]
+                    if piece:
                         first, text = first or self.cpu_s() - began, text + piece
                 number = (chunk.get("usage") or {}).get("completion_tokens", number)
         return text, number, first or 0.0
@@ -113,8 +138,8 @@ def conversation(server, turns):
     return total, first
 
 
-def measure(kind, path, threads, llama, most):
-    server = MeasuredServer(kind, path, threads, llama)
+def measure(kind, path, threads, llama, most, *, is_chat):
+    server = MeasuredServer(kind, path, threads, llama, is_chat=is_chat)
     try:
         began = server.cpu_s()
         tokens, first = conversation(server, agent_turns(most))
@@ -133,6 +158,15 @@ def measure(kind, path, threads, llama, most):
     return {"agent": agent, "first": first, "four": four, "start": server.start_s}
 
 
+def measure_chat(path, threads, most):
+    """Return the figures of the agent's turns in a Python program, without a server."""
+    command = [sys.executable, "-c", CHAT, path, json.dumps(agent_turns(most)), str(NUM_NEW)]
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "SPECDS_DEFAULT_DATASTORE": "0"}
+    written = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+    agent, first, start = map(float, written.split())
+    return {"agent": agent, "first": first, "four": float("nan"), "start": start}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=["smollm2"])
@@ -141,16 +175,23 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chars", type=int, default=22_000, help="of the first turn's file")
     asked = parser.parse_args()
+    from real.models import MODELS, gguf_of
+    from specds._core import GgufFile
     from specds.bench.turns import in_turns
+    from specds.models.gguf import field
     from specds.models.resolve import ModelRef
 
     print("| model | server | tokens a CPU second, agent | first token of turn 8, CPU s "
           "| tokens a CPU second, four clients | start, CPU s |")  # fmt: skip
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for model in asked.models:
-        path = ModelRef.resolve(model).path
+        path = str(gguf_of(model)) if model in MODELS else ModelRef.resolve(model).path
         given = path, asked.threads, asked.llama, asked.chars
-        calls = {kind: partial(measure, kind, *given) for kind in ("llama-server", "specds")}
+        is_chat = bool(field(GgufFile(path), "tokenizer.chat_template", ""))
+        kinds = ("llama-server", "specds")
+        calls = {kind: partial(measure, kind, *given, is_chat=is_chat) for kind in kinds}
+        if is_chat:
+            calls["Chat in Python"] = partial(measure_chat, path, asked.threads, asked.chars)
         turns = [in_turns(calls, turn) for turn in range(asked.rounds)]
         for kind in calls:
             of = [turn[kind].result for turn in turns]
