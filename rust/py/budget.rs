@@ -104,16 +104,14 @@ impl NodeBudget {
         self.rows.iter().map(RowBudget::drafts).collect()
     }
 
-    /// Minimum probability at which a node could improve throughput. It is 0 with measured times, because sizes that
-    /// were never tried may be cheap.
+    /// Minimum probability at which a node could improve throughput; 0 while costs are not known.
     #[getter]
     fn min_prob(&self) -> f64 {
-        match &self.costs {
-            KnownCosts::Known(cost) => {
-                lock(&self.draft_stats).least_gain(self.rows.iter(), cost, 1)
-            }
-            KnownCosts::Measured(_) => 0.0,
-        }
+        let least_gain = match &self.costs {
+            KnownCosts::Known(cost) => cost.least_gain(1),
+            KnownCosts::Measured(times) => lock(&times.get().0).of(self.rows.len()).least_gain(1),
+        };
+        lock(&self.draft_stats).min_prob(self.rows.iter(), least_gain)
     }
 
     /// Seconds of a step like the last one, or of one without drafts if costs were given; 0 before any step.

@@ -95,14 +95,10 @@ impl DraftStats {
     }
 
     /// Returns the minimum probability of a node that can improve throughput in a step of these rows.
-    pub fn least_gain<'a>(
-        &self,
-        rows: impl Iterator<Item = &'a RowBudget>,
-        cost: &StepCost,
-        start: usize,
-    ) -> f64 {
-        (cost.least_gain(start) / self.reliability.max_factor(rows.map(|row| row.reliability)))
-            .min(1.0)
+    ///
+    /// `least_gain` is that of a right probability.
+    pub fn min_prob<'a>(&self, rows: impl Iterator<Item = &'a RowBudget>, least_gain: f64) -> f64 {
+        (least_gain / self.reliability.max_factor(rows.map(|row| row.reliability))).min(1.0)
     }
 
     /// Returns the number of verified nodes of each draft.

@@ -37,6 +37,7 @@ pub struct StepTimes {
     is_probe: bool,
     /// True if the estimates began with the usual cost of a token.
     is_usual: bool,
+    /// The sizes to which the engine pads steps.
     graph_sizes: GraphSizes,
 }
 
@@ -131,7 +132,7 @@ const MAX_PROBE_GROWTH: f64 = 8.0;
 /// The time that the first probes may lose, in steps without drafts.
 const INITIAL_LOSSES: f64 = 2.0;
 /// The fraction of all time that later probes may lose.
-const LOSSES_SHARE: f64 = 0.007;
+const LOSSES_SHARE: f64 = 0.001;
 /// The minimum gain of a probe at the lower bound, in steps without drafts.
 const MIN_PROBE_GAIN: f64 = 0.1;
 
@@ -321,6 +322,23 @@ impl StepTimes {
             self.means[bucket] + sds * variance.max(0.0).sqrt()
         };
         (0..NUM_SIZE_BUCKETS).map(cost).collect()
+    }
+
+    /// Returns the minimum probability of a node that can improve throughput in a step of `start` other tokens: the
+    /// least cost of a further token. It is 0 while costs are not known, and where tokens up to the size of a graph are
+    /// free.
+    pub fn least_gain(&self, start: usize) -> f64 {
+        if !self.is_known() || !self.graph_sizes.0.is_empty() {
+            return 0.0;
+        }
+        let first = bucket_at(to_f64(start)).0;
+        let costs = self.costs(0.0, first);
+        // A first node may be free, because a pass over one token uses other kernels.
+        let tokens = (first + 1..NUM_SIZE_BUCKETS).map(|bucket| (bucket, bucket_tokens(bucket)));
+        let points: Vec<_> = tokens.map(|(at, tokens)| (tokens, costs[at].exp())).collect();
+        let slopes = points.windows(2).map(|two| (two[1].1 - two[0].1) / (two[1].0 - two[0].0));
+        let least = slopes.reduce(f64::min).unwrap_or(0.0).max(0.0);
+        least * to_f64(start) / costs[first].exp()
     }
 
     /// Returns the number of nodes of the next step, the best one or one that is tried, and the likely costs of a

@@ -306,7 +306,7 @@ impl EngineDrafter {
         let start = Instant::now();
         let mut requests = lock(&self.requests);
         let num_rows = requests.rows.len();
-        let least_gain = self.least_gain(&requests);
+        let least_prob = self.least_prob(&requests);
         let step_time = self.times.usual();
         let mut batch = Vec::with_capacity(num_rows);
         let mut budgets = Vec::with_capacity(num_rows);
@@ -320,7 +320,7 @@ impl EngineDrafter {
                 continue;
             }
             request.session.set_step_time(step_time);
-            let min_prob = limits.min_prob.max(least_gain);
+            let min_prob = limits.min_prob.max(least_prob);
             let limits = DraftLimits { min_prob, ..limits };
             let chosen = chosen.map(|tree| limits.cut(tree));
             if chosen.is_none() {
@@ -361,18 +361,18 @@ impl EngineDrafter {
         drafts
     }
 
-    /// Minimum probability at which a node could improve throughput. It is 0 with measured times, because sizes
-    /// that were never tried may be cheap.
-    fn least_gain(&self, requests: &Requests) -> f32 {
-        let Some(LoadCost::Given(cost)) = &self.config.step_cost else {
-            return 0.0;
+    /// Minimum probability at which a node could improve throughput; 0 if costs are ignored or not known.
+    fn least_prob(&self, requests: &Requests) -> f32 {
+        let num_rows = requests.rows.len();
+        let least_gain = match &self.config.step_cost {
+            None | Some(LoadCost::Ignored) => return 0.0,
+            Some(LoadCost::Measured) => self.times.least_gain(num_rows),
+            Some(LoadCost::Given(cost)) => cost.least_gain(num_rows),
         };
         let rows = requests.rows.iter().flatten().map(|row| &row.budget);
-        let num_rows = requests.rows.len();
-        let least = self.draft_stats.least_gain(rows, cost, num_rows);
         #[expect(clippy::cast_possible_truncation, reason = "a probability")]
-        let least = least as f32;
-        least
+        let min_prob = self.draft_stats.min_prob(rows, least_gain) as f32;
+        min_prob
     }
 
     /// Returns the last token of each row; 0 for a row without a session.

@@ -360,6 +360,19 @@ fn drafts_of_one_size_equal_brute_force() {
 }
 
 #[test]
+fn least_gain_is_the_least_known_cost_of_a_further_token() {
+    assert!(StepTimes::with_token_cost(0.5).least_gain(1) < 1e-9);
+    for token_cost in [0.02, 0.1, 0.4] {
+        let mut times = StepTimes::with_token_cost(0.13);
+        for tokens in (1..=64).rev().cycle().take(640) {
+            times.add(tokens, 0.02 * (1.0 + token_cost * (tokens - 1) as f64));
+        }
+        let least = times.least_gain(1);
+        assert!((0.6..1.1).contains(&(least / token_cost)), "{least} of {token_cost}");
+    }
+}
+
+#[test]
 fn packed_sizes_equal_brute_force() {
     let mut random = Random(3);
     for _ in 0..300 {
