@@ -330,7 +330,11 @@ class RequestReader:
         except ValueError as error:
             raise RequestError(str(error), "response_format") from None
         first = matcher.deep_copy()
-        first.try_consume_tokens(first.compute_ff_tokens()[:1])
+        for _ in range(2):  # a row of the parser is as large as an object has properties
+            allowed = np.unpackbits(
+                np.frombuffer(first.compute_bitmask(), np.uint8), bitorder="little"
+            )
+            first.try_consume_tokens([int(allowed.argmax())])
         first.compute_bitmask()
         if first.is_error():
             fault = first.get_error().partition("\n")[0]
