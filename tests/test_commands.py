@@ -43,6 +43,7 @@ NOT_RUN = {
 NAMES = {
     "Qwen/Qwen2.5-1.5B-Instruct": "my-model",
     "./my-model": "my-model",
+    "./model": "my-model",
     "./vicuna-7b": "my-model",
     "TARGET": "demo-tiny",
     "SMALL,MIDDLE": "demo-tiny,demo-tiny",
@@ -51,6 +52,7 @@ NAMES = {
     "smollm2": "model.gguf",
     "/var/lib/specds/memory": "memory.file",
     "requests.memory": "memory.file",
+    "s3://bucket/fleet": "memory.file",
     "org/chat@v1": "org/chat@main",
 }
 # Shorter texts suffice.

@@ -49,18 +49,15 @@ def test_interrupt_at_the_prompt_cancels_the_line_and_a_second_leaves(chat):
     with chat() as typed:
         at = typed.wait_for("> ")
         typed.type("not sent")
-        typed.interrupt()
-        at = typed.wait_for("Ctrl-D ends the chat, and so does another Ctrl-C", at)
+        at = typed.interrupt_until("Ctrl-D ends the chat, and so does another Ctrl-C", at)
         at = typed.wait_for("> ", at)
         typed.type("one two\n")
         at = typed.wait_for("4 tokens in", at)
         at = typed.wait_for("> ", at)
         # After a message, the next one is the first again.
-        typed.interrupt()
-        at = typed.wait_for("another Ctrl-C", at)
+        at = typed.interrupt_until("another Ctrl-C", at)
         at = typed.wait_for("> ", at)
-        typed.interrupt()
-        at = typed.wait_for("Save the conversation to which file?", at)
+        at = typed.interrupt_until("Save the conversation to which file?", at)
         typed.interrupt()
         assert typed.end() == 0
     assert typed.shown.count("4 tokens in") == 2, "of the reply, and of all"
@@ -72,8 +69,7 @@ def test_interrupt_within_quotes_cancels_the_text(chat, tmp_path):
         typed.type('"""one\n')
         at = typed.wait_for("... ", at)
         typed.type("two")
-        typed.interrupt()
-        at = typed.wait_for("another Ctrl-C", at)
+        at = typed.interrupt_until("another Ctrl-C", at)
         at = typed.wait_for("> ", at)
         typed.type(f"/save {tmp_path}/talk.json\n")  # a new line, and no part of the text
         typed.wait_for("saved to", at)
@@ -88,8 +84,7 @@ def test_interrupt_just_after_a_reply_neither_leaves_nor_cancels(chat):
         at = typed.wait_for("> ")
         typed.type("one two\n")
         at = typed.wait_for("a pause", at)
-        typed.interrupt()
-        at = typed.wait_for("> ", at)
+        at = typed.interrupt_until("> ", at)
         typed.type("three\n")
         at = typed.wait_for("4 tokens in", at)
         assert "another Ctrl-C" not in typed.shown
@@ -137,8 +132,7 @@ def test_long_message_shows_a_bar_and_is_canceled_by_an_interrupt(chat):
             typed.type("one two three four " * 200 + "\r")
         typed.type("\x1b[201~\r")
         at = typed.wait_for("tokens", typed.wait_for("reading 45,", at))
-        typed.interrupt()
-        at = typed.wait_for("the message was not read, and is not kept", at)
+        at = typed.interrupt_until("the message was not read, and is not kept", at)
         at = typed.wait_for("> ", at)
         typed.type("one\n")
         typed.wait_for("4 tokens in", at)

@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 
+_MISSED_S = 10.0
+"""Seconds without an answer after which a Ctrl-C was missed."""
+
 
 class Typed:
     """A program of Python in a terminal.
@@ -41,6 +44,16 @@ class Typed:
         """Press Ctrl-C. Python's readline misses one between its prompt and its `select`."""
         time.sleep(0.3)
         self.type("\x03")
+
+    def interrupt_until(self, text, after):
+        """Press Ctrl-C, again if it was missed, and wait as `wait_for` does."""
+        self.interrupt()
+        again = time.monotonic() + _MISSED_S
+        while text not in self.shown[after:] and time.monotonic() < again:
+            assert self._read(), (text, self.shown[after:])
+        if text not in self.shown[after:]:
+            self.interrupt()
+        return self.wait_for(text, after)
 
     def wait_for(self, text, after=0):
         """Wait until the program has shown a text, and return where it ends."""
