@@ -72,7 +72,7 @@ def test_interrupt_within_quotes_cancels_the_text(chat, tmp_path):
         at = typed.interrupt_until("another Ctrl-C", at)
         at = typed.wait_for("> ", at)
         typed.type(f"/save {tmp_path}/talk.json\n")  # a new line, and no part of the text
-        typed.wait_for("saved to", at)
+        typed.wait_for("> ", typed.wait_for("saved to", at))  # before, the terminal may drop it
         typed.type(CTRL_D)
         assert typed.end() == 0
     assert "tokens in" not in typed.shown
