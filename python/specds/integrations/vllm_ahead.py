@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import IncompatibleError, guarded
+from specds.integrations.adapter import guarded
 from specds.integrations.vllm_v2 import ChainSpeculator, NewRequest
 
 if TYPE_CHECKING:
@@ -124,35 +124,13 @@ class AheadSpeculator(ChainSpeculator):
         """Return the drafts as they are: vLLM has chosen their size."""
         return drafts
 
-    def propose(
-        self,
-        input_batch: Any,
-        attn_metadata: Any,
-        slot_mappings: Any,
-        last_hidden_states: Any,
-        aux_hidden_states: Any,
-        num_sampled: torch.Tensor,
-        num_rejected: torch.Tensor,
-        last_sampled: torch.Tensor,
-        *args: Any,
-        dummy_run: bool = False,
-        **kwargs: Any,
+    def _proposed(
+        self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor, most: int
     ) -> torch.Tensor:
-        """Draft for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens.
-
-        Raises:
-            IncompatibleError: The runner did not call `begin_step`.
-        """
         import torch
 
-        if self._step is None and not dummy_run:
-            raise IncompatibleError("specds cannot draft: vLLM passed no options of requests")
-        places = input_batch.idx_mapping[: input_batch.num_reqs]
-        shape = len(places), self.max_nodes
-        drafts = last_sampled.view(-1)[places, None].expand(shape).long().clone()
-        if dummy_run:
-            return drafts
-        packed = self._last_tokens(input_batch, num_sampled)
+        places = batch.idx_mapping[: batch.num_reqs]
+        packed = self._last_tokens(batch, num_sampled)
         probs = self._match(packed, places, drafts)
         if self.group is not None:
             # All ranks must verify the same drafts.
@@ -162,7 +140,7 @@ class AheadSpeculator(ChainSpeculator):
             probs = both[:, self.max_nodes :].contiguous().view(torch.float32)
         self.draft_token_confidence_probs[: len(places)] = probs
         if self.drafts:
-            self._submit(input_batch, packed)
+            self._submit(batch, packed)
         return drafts
 
     def _match(
@@ -208,10 +186,7 @@ class AheadSpeculator(ChainSpeculator):
         """Draft from the tokens of a step as soon as the device has them."""
         copied = self._copies.popleft()
         super()._take(ended, news)
-        parts, starts, totals = self._contexts(names, copied.wait())
-        scheduled, cut = step.scheduled_spec_decode_tokens, step.num_invalid_spec_tokens
-        kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
-        self.sync(parts, names, starts, num_verified=kept)
+        parts, starts, totals = self._synced(names, copied.wait(), step)
         if self._copies and self._copies[0].is_ready():
             return  # too late: the tokens of the next step are here
         left = [max(number - 1, 0) for number in self.num_left(names, totals)]

@@ -146,11 +146,20 @@ class ChainSpeculator(VllmAdapter):
         self._draft_lengths = {}
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         drafts = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
-        if self.drafts and not dummy_run:
-            most = kwargs.get("num_speculative_tokens")
-            most = self.max_nodes if most is None else most
-            drafts = self._drafted(input_batch, num_sampled, drafts, most)
-        if self.group is not None and not dummy_run:
+        if dummy_run:
+            return drafts
+        most = kwargs.get("num_speculative_tokens")
+        return self._proposed(
+            input_batch, num_sampled, drafts, self.max_nodes if most is None else most
+        )
+
+    def _proposed(
+        self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor, most: int
+    ) -> torch.Tensor:
+        """Return the drafts of all ranks, given those that are filled up."""
+        if self.drafts:
+            drafts = self._drafted(batch, num_sampled, drafts, most)
+        if self.group is not None:
             # All ranks must verify the same drafts.
             self.group.broadcast(drafts)
         return drafts
@@ -161,10 +170,7 @@ class ChainSpeculator(VllmAdapter):
     ) -> torch.Tensor:
         names = list(batch.req_ids[: batch.num_reqs])
         packed = self._copied(self._last_tokens(batch, num_sampled))
-        parts, starts, totals = self._contexts(names, packed)
-        scheduled, cut = self._step.scheduled_spec_decode_tokens, self._step.num_invalid_spec_tokens
-        kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
-        self.sync(parts, names, starts, num_verified=kept)
+        parts, starts, totals = self._synced(names, packed, self._step)
         left = [min(max(number - 1, 0), most) for number in self.num_left(names, totals)]
         with self.timed_draft(is_decoding=bool(packed[:, -1].all())):
             self.choose_allowed(map(self.constraint, names, parts, starts))
@@ -179,6 +185,16 @@ class ChainSpeculator(VllmAdapter):
             self._draft_lengths = dict(zip(names, lengths.tolist(), strict=True))
         drafted = self._on_device(token_ids)
         return drafts.where(drafted < 0, drafted)
+
+    def _synced(
+        self, names: Sequence[str], packed: NDArray[np.int32], step: Any
+    ) -> tuple[list[NDArray[np.uint32] | None], list[int], list[int]]:
+        """Pass the tokens of a step to the drafter, and return those of `_contexts`."""
+        parts, starts, totals = self._contexts(names, packed)
+        scheduled, cut = step.scheduled_spec_decode_tokens, step.num_invalid_spec_tokens
+        kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
+        self.sync(parts, names, starts, num_verified=kept)
+        return parts, starts, totals
 
     def _last_tokens(self, batch: Any, num_sampled: torch.Tensor) -> torch.Tensor:
         """Return the last tokens of each row, its length and its number of sampled tokens.
