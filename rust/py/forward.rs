@@ -313,7 +313,7 @@ impl ForwardModel {
             Ok::<_, Failure>(self.0.forward(&mut *cache.lock()?, &inputs, options)?)
         };
         let num_tokens = inputs.iter().map(|input| input.tokens.len()).sum::<usize>()
-            + self.0.num_repeated(&*cache.lock()?, &inputs)?;
+            + cache.locked(py, |cache| self.0.num_repeated(cache, &inputs))??;
         let total = (num_tokens * self.0.config.layers.len()) as f64;
         let logits = if num_tokens < WATCHED {
             py.detach(|| pass(None))
@@ -477,7 +477,7 @@ pub(crate) struct ForwardCache {
 
 impl ForwardCache {
     /// Locks the cache. A thread that held the lock when the process was forked does not exist in the child, so that
-    /// the lock stays locked there.
+    /// the lock stays locked there. It waits for forks and for passes, so never call it with the interpreter.
     fn lock(&self) -> Result<MutexGuard<'_, model::Cache>> {
         loop {
             {

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -179,6 +180,19 @@ def test_simultaneous_passes_do_not_wait_for_each_other_or_change_logits(tmp_pat
         numbers = [2, 3, 4] * 8
         for logits in pool.map(lambda number: chain(model, TOKENS, num_threads=number), numbers):
             np.testing.assert_array_equal(logits, alone)
+
+
+def test_a_pass_waits_for_its_cache_without_the_interpreter(tmp_path):
+    model = model_of(tmp_path)
+    cache, long = ForwardCache(model), np.resize(TOKENS, 4_000)
+    with ThreadPoolExecutor(2) as pool:
+        passes = [pool.submit(model.forward, cache, [(0, long, None, 1)]) for _ in range(2)]
+        num_steps = 0
+        while not passes[0].done():
+            num_steps += 1
+            time.sleep(0.001)
+        assert num_steps > 20
+        np.testing.assert_array_equal(*(each.result() for each in passes))
 
 
 FORKS = """
