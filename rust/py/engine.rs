@@ -326,6 +326,14 @@ impl EngineDrafter {
         lock(&self.0).observe_step_time(seconds);
     }
 
+    /// Returns to the initial weights and reliabilities, because another model accepts other tokens.
+    ///
+    /// Call it when the weights of the model have changed. The texts of earlier requests and the measured
+    /// cost of steps stay.
+    fn reset_acceptance(&self, py: Python<'_>) {
+        detached(py, || lock(&self.0).reset_acceptance());
+    }
+
     /// Sets the shapes of steps for which the engine has captured a graph, which measured costs follow.
     ///
     /// Args:

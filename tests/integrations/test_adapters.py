@@ -38,7 +38,6 @@ class StubRunner:
 
 def test_vllm_receives_chains_for_moving_rows():
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), StubRunner()
-    proposer.load_model(None)
     drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT, 4], 1), ([9, 9, 9], 0)])
     assert drafts[0] == [3, 1, 2, 3]
     assert drafts[2] == []  # its prompt is being read
@@ -50,6 +49,24 @@ def test_vllm_receives_chains_for_moving_rows():
     stats = proposer.drafter.stats()
     assert (stats["num_opened"], stats["num_moved"]) == (3, 1)
     assert proposer.num_failures == 0
+
+
+def test_new_weights_reset_what_was_learned_before_the_next_draft(monkeypatch):
+    proposer, runner = vllm.Proposer(config_of(times_steps=True)), StubRunner()
+    monkeypatch.setattr(proposer, "drafter", drafter := MagicMock(wraps=proposer.drafter))
+    loaded = []
+    model = SimpleNamespace(load_weights=loaded.append)
+    proposer.load_model(model)
+    runner.step(proposer, [(TEXT, 1)])
+    for weights in ("a", "b", "c"):
+        model.load_weights(weights)
+    assert loaded == ["a", "b", "c"]
+    assert not drafter.reset_acceptance.called
+    for length in (2, 3):
+        runner.step(proposer, [([*TEXT, *TEXT[:length]], 1)])
+        drafter.reset_acceptance.assert_called_once_with()
+    # The first step of the new weights began before them.
+    assert drafter.observe_step_time.call_count == 1
 
 
 def test_vllm_drafts_end_at_the_model_length():

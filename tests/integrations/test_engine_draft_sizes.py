@@ -76,3 +76,39 @@ def test_effort_follows_the_time_of_a_step(tmp_path):
     assert low != normal
     assert drafted() == drafted(1e-4) == low
     assert drafted(1.0) == normal
+
+
+def test_reset_acceptance_returns_to_the_first_sizes():
+    drafter = EngineDrafter(step_cost=[(1, 1.0), (2, 1.3), (9, 4.0)])
+    text, lengths = [1, 2, 3, 1, 2, 3, 1], []
+    for request in range(41):
+        if request == 40:
+            drafter.reset_acceptance()
+        for context in (text, [*text, 9]):  # another token than the drafted one
+            drafter.sync([context], [str(request)])
+            lengths.append(int(drafter.draft_chains(8)[1][0]))
+    first, *rejected, again = lengths[::2]
+    assert first == again > 0
+    assert rejected[-1] == 0
+
+
+def test_reset_acceptance_keeps_the_texts_and_not_the_weights():
+    first = np.random.default_rng(0).integers(0, 50, 40).tolist()
+    text = first + [*first[:20], 49, *first[21:30], 48] * 6
+
+    def drafted(*, learns, resets):
+        drafter = EngineDrafter(memory_scope="shared", vocab_size=50)
+        for length in range(50 if learns else len(text), len(text) + 1, 3):
+            drafter.sync([text[:length]], ["a"])
+            drafter.draft_chains(8)
+        drafter.end(["a"])
+        if resets:
+            drafter.reset_acceptance()
+        drafter.sync([first[:20]], ["b"])
+        return drafter.draft_chains(8, min_prob=0.0)
+
+    learned = drafted(learns=True, resets=False)
+    again = drafted(learns=True, resets=True)
+    new = drafted(learns=False, resets=False)
+    assert learned[0].tolist() == again[0].tolist() == new[0].tolist()
+    assert abs(again[2] - new[2]).max() < 0.2 * abs(learned[2] - new[2]).max()

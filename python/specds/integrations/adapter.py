@@ -117,6 +117,14 @@ class Adapter:
         if options.get("memory_scope") == "tenant" and not self.has_tenants:
             self.log.warning("specds: this engine reports no tenants, so the memory stays empty")
         self._ended_at: float | None = None
+        self._has_new_weights = False
+
+    def expect_other_acceptance(self) -> None:
+        """Reset what was learned about acceptance before the next draft: the weights have changed.
+
+        Any thread may call this method, for each changed tensor too.
+        """
+        self._has_new_weights = True
 
     def sync(
         self,
@@ -126,6 +134,9 @@ class Adapter:
         num_verified: Sequence[int] | None = None,
     ) -> None:
         """Pass the contexts of a batch and the options of its requests to the drafter."""
+        if self._has_new_weights:
+            self._has_new_weights, self._ended_at = False, None
+            self.drafter.reset_acceptance()
         self._names = names
         given = [self.request_options.get(name, {}) for name in names]
         rows = zip(contexts, given, strict=True)

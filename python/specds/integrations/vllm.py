@@ -11,6 +11,7 @@ names and options come from its own request table.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Iterable, Sequence
@@ -66,7 +67,10 @@ class VllmAdapter(Adapter):
     Attributes:
         grammars: The compiled grammars of the worker, None if drafts ignore them.
         shadows: The constraints of requests with structured output, by name.
+        watches_weights: Whether `watch_weights` has the model.
     """
+
+    watches_weights = False
 
     log = logging.getLogger("vllm.specds")  # vLLM shows only loggers below its own
 
@@ -101,6 +105,19 @@ class VllmAdapter(Adapter):
                 num_tokens,
                 scheduler.max_num_batched_tokens,
             )
+
+    def watch_weights(self, model: Any) -> None:
+        """Let each `load_weights` of the model reset what was learned about acceptance.
+
+        vLLM's weight transfer, TRL and verl call this method in a running engine.
+        """
+        load, self.watches_weights = model.load_weights, True
+
+        def load_weights(*args: Any, **kwargs: Any) -> Any:
+            self.expect_other_acceptance()
+            return load(*args, **kwargs)
+
+        model.load_weights = load_weights
 
     def names(self, requests: Any, batch: Any, num_rows: int) -> list[str]:
         """Return the request names of a V1 batch; end requests that the runner dropped."""
@@ -158,10 +175,12 @@ class Proposer(VllmAdapter):
         self.grammars = Grammars(vllm_config, self.log, self.max_nodes)
         self.runner: Any = None
         patch_runner()
+        patch_worker()
         patch_cpu_sampling()
 
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: vLLM calls this method on a CPU."""
+    def load_model(self, target_model: Any) -> None:
+        """Follow changes of the model; vLLM has loaded it."""
+        self.watch_weights(target_model)
 
     @guarded(lambda _, rows, *__, **___: [[] for _ in rows])
     def propose(
@@ -233,6 +252,40 @@ def patch_runner() -> None:
         return propose(self, *args, **kwargs)
 
     resolve(RUNNER.rpartition(".")[0]).propose_draft_token_ids = propose_draft_token_ids
+
+
+WORKER = "vllm.v1.worker.gpu_worker:Worker"
+CHANGES = ("wake_up", "reload_weights", "finish_weight_update")
+"""Methods of a worker after which the model may have other weights, also without `load_weights`."""
+
+
+def patch_worker() -> None:
+    """Let a worker report to its drafter that weights may have changed."""
+    if find_spec("vllm") is None:
+        return
+    for name in CHANGES:
+        try:
+            change = resolve(f"{WORKER}.{name}")
+        except IncompatibleError as error:
+            VllmAdapter.log.warning("specds does not notice some new weights: %s", error)
+            continue
+        if change.__module__ != __name__:
+            setattr(resolve(WORKER), name, _reporting(change))
+
+
+def _reporting(change: Any) -> Any:
+    @functools.wraps(change, assigned=("__name__", "__doc__"))
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        runner = self.model_runner
+        drafter = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
+        adapter = getattr(drafter, "specds", drafter)
+        try:
+            return change(self, *args, **kwargs)
+        finally:
+            if isinstance(adapter, VllmAdapter):
+                adapter.expect_other_acceptance()
+
+    return changed
 
 
 def patch_cpu_sampling() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds.integrations.adapter import IncompatibleError, guarded, resolve
-from specds.integrations.vllm import VllmAdapter, patch_cpu_sampling
+from specds.integrations.vllm import VllmAdapter, patch_cpu_sampling, patch_worker
 
 
 class HeadChoice:
@@ -72,6 +72,7 @@ class CombinedProposer(VllmAdapter):
 
     def __init__(self, proposer: Any) -> None:
         super().__init__(proposer.vllm_config)
+        patch_worker()
         patch_cpu_sampling()
         self.choice = HeadChoice(self.max_nodes)
         # A head that drafts all tokens in its first pass has no others to skip. Ranks of data
@@ -118,6 +119,10 @@ class CombinedProposer(VllmAdapter):
 
         proposer.prepare_next_token_ids_padded, proposer.propose = prepared, proposed
         proposer.model.compute_logits, proposer.specds = computed, self
+
+    def expect_other_acceptance(self) -> None:
+        super().expect_other_acceptance()
+        self.choice = HeadChoice(self.max_nodes)
 
     def _skips(self, k: int, device: Any) -> bool:
         """Retrieve chains, and return whether the batch skips the head: on all ranks or on none."""
@@ -213,7 +218,7 @@ def wrap_proposers() -> None:
         if "specds" not in (self.vllm_config.additional_config or {}):
             return
         try:
-            CombinedProposer(self)
+            CombinedProposer(self).watch_weights(target_model)
         except AttributeError as error:  # a name of the proposer has moved
             VllmAdapter.log.warning("specds cannot draft in this version of vLLM: %s", error)
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from specds.integrations.adapter import IncompatibleError, check_options, resolve
-from specds.integrations.vllm import Proposer, VllmAdapter
+from specds.integrations.vllm import Proposer, VllmAdapter, patch_worker
 from specds.integrations.vllm_combined import is_supported, wrap_proposers
 
 _V2 = "vllm.v1.worker.gpu"
@@ -146,6 +146,8 @@ def _speculator_class(is_ahead: bool | None) -> Callable[..., Any]:
         if isinstance(self.speculator, ChainSpeculator):
             if self.speculator.draft_sizes is not None:
                 widen_candidates(self.cudagraph_manager)
+            if not self.speculator.watches_weights:
+                self.speculator.watch_weights(self.get_model())
             self.speculator.begin_step(scheduler_output)
         add(self, scheduler_output)
 
@@ -156,6 +158,7 @@ def _speculator_class(is_ahead: bool | None) -> Callable[..., Any]:
 
     if add.__module__ != __name__:
         runner.add_requests, runner.take_draft_token_ids = add_requests, take_draft_token_ids
+    patch_worker()
     ours = AheadSpeculator if is_ahead else ChainSpeculator
     return type("SpecdsSpeculator", (ours, base), {})
 

@@ -159,6 +159,11 @@ impl DraftStats {
         sizes
     }
 
+    /// Returns to the initial reliability; the time of drafts stays.
+    pub fn reset_reliability(&mut self) {
+        self.reliability = Reliability::default();
+    }
+
     /// Updates the statistics by the tokens that rows emitted after their last drafts.
     pub fn learn<'a>(&mut self, rows: impl Iterator<Item = (&'a mut RowBudget, &'a [u32])>) {
         let emitting = rows.filter(|(_, emitted)| !emitted.is_empty());

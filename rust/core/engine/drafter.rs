@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::budget::rule::{Costs, DraftStats};
+use crate::budget::rule::{Costs, DraftStats, RowBudget};
 use crate::budget::selection::{DraftSizes, Passes};
 use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
@@ -386,6 +386,19 @@ impl EngineDrafter {
     /// Takes the seconds of the step that verified the last drafts.
     pub fn observe_step_time(&mut self, seconds: f64) {
         self.times.add(self.num_step_tokens, seconds);
+    }
+
+    /// Returns to the initial weights and reliabilities, because another model accepts other tokens. Texts in the
+    /// memory and measured costs stay.
+    pub fn reset_acceptance(&mut self) {
+        for drafter in self.with_memory.iter().chain([&self.without_memory]) {
+            drafter.reset_weights();
+        }
+        self.draft_stats.reset_reliability();
+        for request in lock(&self.requests).all_mut() {
+            request.session.reset_isolated_weights();
+            request.budget = RowBudget::default();
+        }
     }
 
     /// Number of the target model's likeliest tokens at each node that are used; 0 for none.

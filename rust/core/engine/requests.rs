@@ -257,6 +257,10 @@ impl Requests {
         taken
     }
 
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut EngineRequest> {
+        self.rows.iter_mut().flatten().chain(&mut self.absent)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.rows.iter().flatten().count() + self.absent.len()
     }

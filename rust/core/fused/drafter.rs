@@ -116,6 +116,11 @@ impl FusedDrafter {
         Self { weights, ..self }
     }
 
+    /// Returns all tenants to the initial weights; their texts stay.
+    pub(crate) fn reset_weights(&self) {
+        self.memory.reset_weights();
+    }
+
     /// Returns the serialized adaptation of a tenant, or no bytes if it has none.
     pub fn adaptation(&self, tenant: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -248,6 +253,13 @@ impl FusedSession {
         self.predicted_output.get_or_insert_default().extend(tokens);
         self.builder.clear();
         Ok(())
+    }
+
+    /// Returns an isolated session to the initial weights.
+    pub(crate) fn reset_isolated_weights(&self) {
+        if self.is_isolated {
+            self.tenant.reset_weights();
+        }
     }
 
     /// Returns the observed tokens, at most [`IndexedTokens::MAX_LENGTH`].

@@ -269,6 +269,14 @@ impl Memory {
         }
     }
 
+    /// Returns all tenants to the initial weights; their texts stay.
+    pub(crate) fn reset_weights(&self) {
+        let _writing = self.begin_writing();
+        for tenant in self.tenants() {
+            tenant.reset_weights();
+        }
+    }
+
     /// Deletes a tenant. Processes that share the memory's file delete it the next time they read or write the
     /// file. Open requests of the tenant store nothing any more, and a later request of the same name belongs to a
     /// new tenant.

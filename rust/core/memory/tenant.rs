@@ -70,6 +70,12 @@ impl Tenant {
         learn(self.write().adaptation.get_or_insert_default())
     }
 
+    pub(crate) fn reset_weights(&self) {
+        if let Some(adaptation) = &mut self.write().adaptation {
+            adaptation.reset_weights();
+        }
+    }
+
     pub fn num_bytes(&self) -> usize {
         self.fixed_bytes() + self.read().num_bytes()
     }

@@ -53,6 +53,12 @@ impl Default for TenantAdaptation {
 }
 
 impl TenantAdaptation {
+    /// Returns to the initial weights. The associations stay, which are of texts.
+    pub(crate) fn reset_weights(&mut self) {
+        let associations = std::mem::take(&mut self.associations);
+        *self = Self { associations, ..Self::default() };
+    }
+
     pub(crate) fn add(&mut self, key: usize, change: f32) {
         self.shapes[key] += change;
     }

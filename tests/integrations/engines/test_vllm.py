@@ -1,5 +1,6 @@
 """The V1 runner of a real vLLM on a CPU: run by `make test-vllm`, in an environment of its own."""
 
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -13,6 +14,8 @@ from engine_grammars import check_grammars, structured_texts
 from engines import workload
 from engines.vllm import Engine, chains, eagle
 from specds.integrations.adapter import Adapter
+from specds.integrations.vllm import CHANGES, VllmAdapter, patch_worker
+from vllm_shapes import config_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -185,6 +188,49 @@ def test_only_rank_zero_drafts(prompts, plain, monkeypatch):
     assert texts == [text[:32] for text in plain[:2]]
     assert stats[0]["num_accepted_tokens"] > 16
     assert stats[1]["num_opened"] == 0
+
+
+def test_new_weights_keep_the_request_cache(prompts, plain):
+    """By the calls of TRL's colocated mode, and of `collective_rpc("reload_weights")`."""
+    with Engine(**chains(8, memory_scope="shared")) as engine:
+        adapter, model = engine.proposer, engine.runner.model
+        adapter.drafter = drafter = MagicMock(wraps=adapter.drafter)
+        weights = {name: each.clone() for name, each in model.named_parameters()}
+        assert engine.generate(prompts) == plain
+        num_steps, num_bytes = engine.num_row_steps, drafter.stats()["num_memory_bytes"]
+        for number, scale in enumerate((0.5, 1.0), start=1):
+            name = "lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"
+            model.load_weights([(name, scale * weights[name])])
+            assert engine.llm.reset_prefix_cache()
+            engine.generate(prompts[:1], max_tokens=4)
+            assert drafter.reset_acceptance.call_count == number
+        assert engine.generate(prompts) == plain
+        # All texts are in the cache.
+        assert engine.num_row_steps < 0.8 * num_steps
+        assert drafter.stats()["num_memory_bytes"] >= num_bytes
+        engine.llm.collective_rpc("reload_weights")
+        assert engine.generate(prompts) == plain
+        assert drafter.reset_acceptance.call_count == 3
+        assert adapter.num_failures == 0
+
+
+@pytest.mark.parametrize("runner", ["drafter", "speculator", "specds"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_worker_reports_changes_that_load_no_weights(change, runner, monkeypatch):
+    """Sleep and weight transfer need a GPU: the worker's own methods, which fail without one."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    monkeypatch.setattr(Worker, change, getattr(Worker, change))
+    patch_worker()
+    adapter = VllmAdapter(config_of())
+    held = {"drafter": SimpleNamespace(specds=adapter)} if runner == "specds" else {runner: adapter}
+    worker = object.__new__(Worker)
+    worker.model_runner = SimpleNamespace(**held)
+    with pytest.raises(AttributeError):
+        getattr(worker, change)()
+    adapter.drafter = drafter = MagicMock(wraps=adapter.drafter)
+    adapter.sync([[1, 2]], ["a"])
+    assert drafter.reset_acceptance.called
 
 
 def drafter_stats(worker):
