@@ -55,7 +55,7 @@ def failure(error: Exception) -> OSError:
         return PermissionError("the store denies access")
     # A list of a missing bucket is another error.
     if isinstance(error, FileNotFoundError) or "404 Not Found" in reason:
-        return FileNotFoundError("there is no such bucket or object")
+        return FileNotFoundError("no such bucket or object")
     return ConnectionError(f"the store failed ({name}: {reason})")
 
 

@@ -20,7 +20,8 @@ use crate::options;
 /// The request cache: texts of earlier requests and the weights adapted to them, per tenant.
 ///
 /// Drafts for a tenant never depend on the texts of another. When the memory is full, tenants with more than
-/// three quarters of an equal share lose their oldest third of texts, the least recently used tenant first.
+/// three quarters of an equal share lose the least useful third of their texts, the least recently used tenant first:
+/// those of which drafts were accepted least, the oldest if none was.
 /// Threads may share it: many read while one writes.
 ///
 /// Args:
@@ -28,7 +29,7 @@ use crate::options;
 ///     max_bytes: Size limit in bytes, at least 16,384. A token takes at most 16 bytes, and the adapted weights
 ///         of a tenant a fixed number (docs/RELIABILITY.md).
 ///     tokenizer: Name or fingerprint of the tokenizer. A snapshot of another tokenizer is rejected.
-///     max_tenant_bytes: Size limit of one tenant in bytes, of which the oldest texts go first; by default none.
+///     max_tenant_bytes: Size limit of one tenant in bytes, of which the least useful texts go first; by default none.
 ///     max_age: Seconds after which a text leaves the memory and, at the next exchange, the store; by default none.
 ///
 /// Raises:
@@ -151,11 +152,23 @@ impl Memory {
 
     /// Returns the request caches at a folder or URL: itself, if it is one, and all below it.
     ///
+    /// Args:
+    ///     path: The folder or URL.
+    ///     tenants: If given, only caches that may have requests of these tenants.
+    ///
     /// Raises:
     ///     FileNotFoundError: There is none.
     #[staticmethod]
-    fn stores_at(py: Python<'_>, path: PathBuf) -> Result<Vec<OsString>> {
-        let stores = py.detach(|| specds_core::memory::Memory::stores_at(&path))?;
+    #[pyo3(signature = (path, tenants = None))]
+    fn stores_at(
+        py: Python<'_>,
+        path: PathBuf,
+        tenants: Option<Vec<String>>,
+    ) -> Result<Vec<OsString>> {
+        let tenants: Option<Vec<&str>> =
+            tenants.as_ref().map(|them| them.iter().map(String::as_str).collect());
+        let stores =
+            py.detach(|| specds_core::memory::Memory::stores_at(&path, tenants.as_deref()))?;
         Ok(stores.into_iter().map(PathBuf::into_os_string).collect())
     }
 

@@ -24,7 +24,7 @@ def test_retry_and_undo_remove_the_last_turn(chat):
     assert len(chat.messages) == 2
     commands.undo("")
     assert chat.messages == []
-    with pytest.raises(ValueError, match="there is no reply yet"):
+    with pytest.raises(ValueError, match="no reply yet"):
         commands.undo("")
 
 

@@ -226,7 +226,7 @@ ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
 @pytest.mark.parametrize(
     ("spec", "files", "options", "message"),
     [
-        ("org/none", None, {}, "there is no folder `org/none` here; no dataset `org/none` on"),
+        ("org/none", None, {}, "no folder `org/none` here; no dataset `org/none` on"),
         ("org/table", ROW, {"revision": "v2"}, "`org/table` has no revision `v2`"),
         ("org/table", ROW, {"text_field": "text"}, "1: no text in `text`; its fields: `id`, `bo"),
         ("org/empty", {"README.md": b"#"}, {}, "`org/empty` has no data files: see https://"),

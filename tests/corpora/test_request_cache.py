@@ -2,11 +2,12 @@
 
 import pytest
 
-from datastores import texts
+from datastores import num_drafted, texts, until
 from specds import Datastore
+from specds._core import EngineDrafter
 from specds.corpora import CorpusError, CorpusOptions, open_corpora, open_corpus
 from specds.drafters import Memory
-from specds.indexing import BuildOptions, build_datastore
+from specds.indexing import BuildOptions, build_datastore, build_from_token_ids
 from specds.models.tokenization import fingerprint, vocab_size
 
 
@@ -64,5 +65,17 @@ def test_requests_of_another_tokenizer_are_an_error(tmp_path, tokenizer):
     memory.save(tmp_path / "m")
     with pytest.raises(CorpusError, match="has tokens of another tokenizer"):
         build_datastore(open_corpus(str(tmp_path / "m")), tokenizer, tmp_path / "d")
-    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+    with pytest.raises(FileNotFoundError, match="no request cache"):
         open_corpus(f"{tmp_path}/none/{{tenant}}")
+
+
+def test_running_engine_drafts_from_the_new_datastore_of_a_fleet(tmp_path, tokenizer):
+    text, size = list(range(30, 60)), vocab_size(tokenizer)
+    remember(tmp_path / "fleet", tokenizer, {"": [text]})
+    build_from_token_ids([[5, 6]], tmp_path / "d", vocab_size=size)
+    own = {"snapshot": tmp_path / "own", "memory_scope": "tenant", "sync_interval": 0.02}
+    served = EngineDrafter(datastore=tmp_path / "d", vocab_size=size, **own)
+    assert num_drafted(served, text[:10], "a") == 0
+    corpus = open_corpus(str(tmp_path / "fleet"))
+    build_datastore(corpus, tokenizer, tmp_path / "d", BuildOptions(overwrite=True))
+    until(lambda: num_drafted(served, text[:10], "b") > 0)

@@ -163,7 +163,7 @@ def test_folder_keeps_its_permissions(path, mode):
 
 def test_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+    with pytest.raises(FileNotFoundError, match="no request cache"):
         Memory.open(tmp_path, 1000)
     for call in (Memory(1000).save, Memory(1000).share):
         with pytest.raises(OSError, match="it is a folder with other files"):

@@ -17,7 +17,7 @@ from specds import FormatError
 from specds.drafters import Memory
 
 LEAST_BYTES = 1 << 14
-GOLDEN = Path(__file__).parent.parent / "data" / "memory-7.bin"
+GOLDEN = Path(__file__).parent.parent / "data" / "memory-8.bin"
 FACTS = {"vocab_size": 100, "tokenizer": "naïve"}
 NAMES = ["ann", "bob", "", "ünï"]
 
@@ -97,7 +97,7 @@ def test_golden_snapshot_opens_and_is_rewritten_byte_for_byte(small, path):
     # Origins are random, and versions and times depend on the clock.
     for place in (TOMBSTONES + 30, TOMBSTONES + 54):
         small = small[:place] + golden[place : place + 10] + small[place + 10 :]
-    for place in (165, 195, 258):
+    for place in (173, 203, 274):
         small = small[:place] + golden[place : place + 4] + small[place + 4 :]
     assert sealed(small) == golden
     late = memory_of()
@@ -125,7 +125,7 @@ def test_snapshot_cut_or_changed_at_any_byte_is_rejected(path, small):
 
 def test_forged_snapshot_is_rejected(path, small):
     token, name = small.index(bytes([5, 0, 6, 0])), small.index(b"bob")
-    length = name + 3 + 40
+    length = name + 3 + 48
     assert sealed(small) == small, "control"
     for place, lie, said in (
         (token, b"\x64", "it holds tokens outside its vocabulary"),
@@ -139,12 +139,29 @@ def test_forged_snapshot_is_rejected(path, small):
         *((TOMBSTONES + place, b"\xff" * 16, UNFIT) for place in (16, 32, 56)),
         *((TOMBSTONES + place, b"\0" * 8, UNFIT) for place in (32, 56)),
         *((TOMBSTONES + place + 7, b"\x40", UNFIT) for place in (0, 32, 56)),
-        (8, b"\x05", "it has format version 5, this version of specds reads 7"),
+        (8, b"\x05", "it has format version 5, this version of specds reads 8"),
     ):
         assert said in reason(path, sealed(small[:place] + lie + small[place + len(lie) :]))
     assert "not those of a snapshot" in reason(
         path, b"a text file, longer than the header of any snapshot"
     )
+
+
+def test_accepted_tokens_of_texts_are_kept_and_forged_ones_rejected(path, small):
+    place = small.index(b"bob") + 3 + 16
+
+    def with_uses(number, hashed=(4,)):
+        uses = struct.pack("<QQf", 1, xxhash.xxh3_64_intdigest(struct.pack("<I", *hashed)), number)
+        return sealed(small[:place] + uses + small[place + 8 :])
+
+    write_store(path, with_uses(2.5), **FACTS)
+    opened(path).save(path.with_name("again"))
+    assert segments(path.with_name("again"))[0].read_bytes() == with_uses(2.5)
+    write_store(path, with_uses(2.5, [5]), **FACTS)
+    opened(path).save(path.with_name("other"))
+    assert segments(path.with_name("other"))[0].read_bytes() == small, "of no text"
+    for number in (-1.0, 2e9, float("inf"), float("nan")):
+        assert UNFIT in reason(path, with_uses(number))
 
 
 def test_snapshot_of_another_tokenizer_is_rejected_with_the_remedy(path, small):

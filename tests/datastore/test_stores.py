@@ -181,7 +181,7 @@ def test_commands_reach_all_stores_below(prefix):
     assert "nothing of" in str(
         CliRunner().invoke(app, ["memory", "forget", prefix, "ann"]).exception
     )
-    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+    with pytest.raises(FileNotFoundError, match="no request cache"):
         Memory.stores_at(f"{prefix}/three")
 
 
@@ -195,7 +195,7 @@ def shared(*tenants):
 
 def test_tenants_have_stores_of_their_own(prefix, tmp_path):
     url = f"{prefix}/{{tenant}}"
-    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+    with pytest.raises(FileNotFoundError, match="no request cache"):
         Memory.open(url, 1000)
     one, two = shared("ann", "bob"), shared("cid")
     for memory in (one, two, one):
@@ -351,7 +351,7 @@ def test_invalid_keys_are_errors_that_do_not_show_them(monkeypatch, tmp_path, ke
 
 
 def test_memories_share_texts_and_deletions(url, tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no request cache"):
+    with pytest.raises(FileNotFoundError, match="no request cache"):
         Memory.open(url, 1000)
     one, two = FusedDrafter(memory=Memory(1000)), FusedDrafter(memory=Memory(1000))
     one.memory.insert("ann", SECRET)
@@ -533,7 +533,7 @@ def test_denied_store_at_the_start_is_an_error(bucket, fault):
 
 def test_missing_bucket_is_an_error(bucket):
     memory = Memory(1000)
-    with pytest.raises(FileNotFoundError, match="s3://other/m: there is no such bucket"):
+    with pytest.raises(FileNotFoundError, match="s3://other/m: no such bucket"):
         memory.save("s3://other/m")
 
 

@@ -158,5 +158,5 @@ def test_commands_say_how_much_is_left_and_why_a_text_ended(run, path, monkeypat
     assert any("of the 128 tokens of the context are left: /drop" in note for note in notes)
     assert any("does not fit" in note and "/drop" in note for note in notes)
     assert sum("dropped the oldest message" in note for note in notes) == 1
-    assert any("there is no reply yet" in note for note in notes)
+    assert any("no reply yet" in note for note in notes)
     assert any("ended: context of 128 tokens is full: /drop" in note for note in notes)

@@ -231,7 +231,7 @@ def test_hub_that_is_down_is_asked_once(hub, call):
 
 
 def test_unknown_name_error_names_folder_and_hub(call):
-    message = "there is no folder `org/none` here; no dataset `org/none` on the hub"
+    message = "no folder `org/none` here; no dataset `org/none` on the hub"
     with pytest.raises(FileNotFoundError, match=message):
         call("locate", "org/none")
     with pytest.raises(ConnectionError, match=r"no folder `org/none` here; .*unset HF_HUB_OFFLINE"):

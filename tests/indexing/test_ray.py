@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from specds import BuildOptions, Datastore, build_datastore
-from specds.corpora import Corpus, CorpusError, Document, Skipped
-from specds.indexing import compact
+from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
+from specds.drafters import Memory
+from specds.models.tokenization import fingerprint, vocab_size
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -149,9 +150,12 @@ def test_cluster_out_of_reach_is_an_error_of_one_line(tmp_path, monkeypatch, add
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("drop_duplicates", [True, False])
 @pytest.mark.parametrize("options", [{}, {"max_documents": 200}, {"max_tokens": 150_000}], ids=str)
-def test_build_on_a_cluster_has_the_documents_of_the_local_one(cluster, tmp_path, options):
-    options = {"drop_duplicates": False, **options}
+def test_build_on_a_cluster_has_the_documents_of_the_local_one(
+    cluster, tmp_path, options, drop_duplicates
+):
+    options = {"drop_duplicates": drop_duplicates, **options}
     local = build(tmp_path / "local", made(), "local", **options)
     told = []
     note = lambda *event, **_: told.append(event)  # noqa: E731
@@ -160,18 +164,30 @@ def test_build_on_a_cluster_has_the_documents_of_the_local_one(cluster, tmp_path
     for name in ("num_documents", "num_tokens", "num_added_documents", "num_added_tokens"):
         assert getattr(ours, name) == getattr(local, name)
     assert Datastore(tmp_path / "ray").corpus == ["made"]
-    if options == {"drop_duplicates": False}:
-        assert (ours.skipped, ours.text_bytes) == (local.skipped, local.text_bytes)
+    if len(options) == 1:
+        assert ours.num_duplicates == local.num_duplicates
+        assert (local.num_duplicates > 0) == drop_duplicates, "control"
+        assert (ours.share_read, ours.skipped, ours.text_bytes) == (
+            local.share_read,
+            local.skipped,
+            local.text_bytes,
+        )
         assert ours.num_shards >= 5, "each part has shards of its own"
     assert ("tokenize", 1, 1) in told
 
 
-def test_documents_of_several_workers_are_found_by_compact(cluster, tmp_path):
-    local = build(tmp_path / "local", made(), "local")
-    ours = build(tmp_path / "ray", made())
-    assert documents(tmp_path / "ray").keys() == documents(tmp_path / "local").keys()
-    assert 0 < ours.num_duplicates < local.num_duplicates
-    compact(tmp_path / "ray", drop_duplicates=True)
+def test_workers_find_duplicates_in_the_stores_of_a_fleet(cluster, tmp_path):
+    tokenizer = Characters()
+    (tmp_path / "fleet").mkdir()
+    for number in range(3):
+        memory = Memory(vocab_size(tokenizer), tokenizer=fingerprint(tokenizer))
+        for text in ([1, 2, 3], [number, 20, 21], [number // 2, 30]):
+            memory.insert("", text)
+        memory.save(tmp_path / "fleet" / str(number))
+    corpus = open_corpus(str(tmp_path / "fleet" / "{tenant}"))
+    reports = [build(tmp_path / engine, corpus, engine) for engine in ("local", "ray")]
+    assert [report.num_duplicates for report in reports] == [3, 3]
+    assert reports[1].num_documents == 6
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 

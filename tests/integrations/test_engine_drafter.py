@@ -330,7 +330,7 @@ def test_datastore_of_another_tokenizer_is_refused(tmp_path):
     EngineDrafter(datastore=store.path, tokenizer="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine is xxh3:theirs"):
         EngineDrafter(datastore=store.path, tokenizer="xxh3:theirs")
-    with pytest.raises(FileNotFoundError, match="none: there is no datastore: build one there"):
+    with pytest.raises(FileNotFoundError, match="none: no datastore: build one there"):
         EngineDrafter(datastore=tmp_path / "none")
 
 

@@ -46,7 +46,7 @@ class ChatCommands:
 
     def drop(self, _: str) -> None:
         if not self._chat.drop_oldest():
-            raise ValueError("there is no reply yet")
+            raise ValueError("no reply yet")
         left = self._chat.tokens_left
         of_context = "" if left is None else f": {terminal.counted(left, 'token')} are left"
         terminal.note(f"dropped the oldest message and its reply{of_context}")
@@ -111,7 +111,7 @@ class ChatCommands:
         nothing: dict[str, Any] = {"role": ""}
         *before, message, reply = nothing, nothing, *self._chat.messages
         if message["role"] not in ("user", "tool") or reply["role"] != "assistant":
-            raise ValueError("there is no reply yet")
+            raise ValueError("no reply yet")
         self._chat.messages = before[2:]
         return message
 

@@ -209,18 +209,16 @@ def require(running: Running) -> "list[ModelRef]":
 
 def require_memory(memory: str | None) -> None:
     """Reject a folder of requests that is another folder, or in no folder."""
+    from specds.corpora.request_cache import is_request_cache
+
     if memory is None or "://" in memory:
         return
     path = Path(memory.removesuffix("/{tenant}"))
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path.parent}: no such folder: make it, or keep the memory elsewhere")
-    if memory == str(path) and path.exists() and not is_memory(path):
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not (is_empty or is_request_cache(memory)):
         raise ValueError(f"{path} is not a memory of specds: name another folder with --memory")
-
-
-def is_memory(path: Path) -> bool:
-    """Return whether a path is the folder of a request cache, or an empty one."""
-    return path.is_dir() and (any(path.glob("head-*")) or not any(path.iterdir()))
 
 
 def open_datastore(name: Path | str, tokenizer: Any) -> "Datastore":

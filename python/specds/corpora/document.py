@@ -51,6 +51,9 @@ class Skipped:
 NOT_SAMPLED = "not in the sample"
 """The one reason that a user asked for."""
 
+COPY = "duplicate"
+"""The reason of documents that another worker adds."""
+
 Item: TypeAlias = "Document | Skipped"
 
 

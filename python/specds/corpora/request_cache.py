@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,20 +44,15 @@ class StoredRequests:
 
 
 def is_request_cache(spec: str) -> bool:
-    """Return whether a corpus is the URL of a store, or a folder that is one or has tenants'."""
+    """Return whether a path is the URL of a store, or a folder that is one or has tenants'."""
     is_named = "://" in spec or spec.endswith("{tenant}")
-    return is_named or next(Path(spec).glob("head-" + "[0-9]" * 12), None) is not None
+    return is_named or any(Path(spec).glob("head-" + "[0-9]" * 12))
 
 
 def stored_requests(spec: str, options: CorpusOptions) -> tuple[StoredRequests, ...]:
     """Return the stores at a folder or URL that may have requests of the chosen tenants."""
-    hashes = {hashlib.sha256(name.encode()).hexdigest()[:28] for name in options.tenants}
     parts = []
-    for store in Memory.stores_at(spec):
-        name = store.rpartition("/")[2]
-        is_of_tenant = len(name) == 28 and not set(name) - set("0123456789abcdef")
-        if is_of_tenant and name not in hashes:
-            continue
+    for store in Memory.stores_at(spec, options.tenants):
         about = Memory.info(store)
         counts = ("num_texts", "num_tokens", "num_deletions")
         state = f"{without_credentials(store)} {[about[count] for count in counts]}"

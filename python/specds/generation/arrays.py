@@ -210,7 +210,7 @@ def require_settings(names: Iterable[str]) -> None:
         known = _SETTINGS | _UNUSED | _ARGUMENTS | _OF_TRANSFORMERS
         near = get_close_matches(name, known, n=1)
         meant = f": did you mean `{near[0]}`?" if near else ""
-        raise TypeError(f"there is no argument `{name}`{meant}")
+        raise TypeError(f"no argument `{name}`{meant}")
 
 
 def _num_rows(given: dict[str, Any], sampling: Sampling) -> int:

@@ -63,7 +63,7 @@ def brief(error: Exception) -> str:
 def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
     """Convert errors of the client to errors with a remedy."""
     errors = imported("huggingface_hub.errors")
-    here = f"there is no folder `{name}` here; " if not_here else ""
+    here = f"no folder `{name}` here; " if not_here else ""
     try:
         yield
     except errors.GatedRepoError as error:

@@ -36,7 +36,7 @@ def locate(path: str | PathLike[str]) -> Path:
             name.repository, MANIFEST, revision=name.revision, **KIND
         )
     except ImportError as error:
-        message = f"there is no folder `{name}` here; for a name on the hub: {error}"
+        message = f"no folder `{name}` here; for a name on the hub: {error}"
         raise FileNotFoundError(message) from error
     if isinstance(kept, str):
         with suppress(OSError, FormatError):  # an incomplete or damaged snapshot is pulled again

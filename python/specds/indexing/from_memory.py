@@ -89,5 +89,5 @@ def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[st
         names = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
         return {name: getattr(datastore, name) for name in names}
     if tokenizer is None:
-        raise ValueError(f"there is no datastore at {path} yet: name its tokenizer to make it")
+        raise ValueError(f"no datastore at {path} yet: name its tokenizer to make it")
     return tokenizer_metadata(tokenizer, name)

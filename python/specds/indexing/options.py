@@ -40,8 +40,8 @@ class DocumentOptions(ShardOptions):
         drop_duplicates: Drop and count exact duplicates of earlier documents.
         max_documents: Index at most this many documents.
         max_tokens: Index at most this many tokens, separators included.
-        engine: ``local``, or ``ray`` for a cluster. Duplicates that different workers read remain
-            until ``specds compact --drop-duplicates``.
+        engine: ``local``, or ``ray`` for a cluster, whose workers read the corpus twice to find
+            the duplicates of each other.
         ray_address: Address of a running cluster; by default one that Ray finds or starts.
     """
 

@@ -3,8 +3,12 @@
 The corpus is divided into groups of whole parts. One task builds a datastore of each group, as a
 local build does, in a folder next to the target that all workers share; the driver merges them. If
 a worker is lost, its group is built again. A resumed build keeps complete groups.
+
+Duplicates of other groups are found first: tasks read the documents and return hashes, and each
+group leaves out those that an earlier one has.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -12,16 +16,19 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specds._core import merge
 from specds._lazy import imported
-from specds.corpora.document import Corpus, CorpusError
+from specds.corpora.document import COPY, Corpus, CorpusError, Document, Item, Part, Skipped
 from specds.corpora.files import digest
 from specds.indexing.local import open_builder, tokenize_corpus
 from specds.indexing.options import BuildOptions
@@ -46,8 +53,9 @@ def build_on_ray(
 ) -> BuildReport:
     """Build the datastore of a corpus at `out` on a cluster, as `specds.build_datastore` does.
 
-    Duplicates in different groups remain until `specds compact --drop-duplicates`. All workers must
-    have access to the files of the corpus and the folder of `out`.
+    Of duplicates in different groups, the first one stays; those of a datastore that the corpus is
+    added to remain until `specds compact --drop-duplicates`. All workers must have access to the
+    files of the corpus and the folder of `out`.
     """
     started = time.perf_counter()
     target = Path(out).absolute()
@@ -64,7 +72,11 @@ def build_on_ray(
         num_resumed = sum(_built(note)[0].num_documents for note in notes if note.exists())
         whole = ray.put((corpus, tokenizer, tokenizer_name))
         try:
-            read, sources = _build_groups(ray, whole, notes, of_worker, corpus.num_bytes, progress)
+            num_groups = len(notes) if options.drop_duplicates else 0
+            copies = _copies(ray, whole, num_groups)
+            read, sources = _build_groups(
+                ray, whole, notes, copies, of_worker, corpus.num_bytes, progress
+            )
         finally:
             if not any(note.exists() for note in notes):
                 shutil.rmtree(folder)
@@ -112,10 +124,75 @@ def _load_checkpoints(folder: Path, plan: str, num_groups: int) -> list[Path]:
     return [begun / f"{number:05}.json" for number in range(num_groups)]
 
 
+def _copies(ray: Any, whole: Any, num_groups: int) -> list[Any]:
+    """Return the hashes of each group's documents that an earlier group has."""
+    read = ray.remote(_hashes).options(max_retries=_MAX_RETRIES)
+    tasks = [read.remote(whole, number, num_groups, Path.cwd()) for number in range(num_groups)]
+    hashes = [_result(ray, task) for task in tasks]
+    if len(hashes) < 2:
+        return []
+    flat = np.concatenate(hashes)
+    is_copy = np.ones(len(flat), bool)
+    is_copy[np.unique(flat, return_index=True)[1]] = False
+    groups = np.split(np.arange(len(flat)), np.cumsum([len(each) for each in hashes])[:-1])
+    return [ray.put(flat[group[is_copy[group]]]) for group in groups]
+
+
+def _hashes(
+    whole: tuple[Corpus, Tokenizer, str | None], number: int, num_groups: int, cwd: Path
+) -> NDArray[np.uint64]:
+    """Return the distinct hashes of a group's documents."""
+    with suppress(OSError):
+        os.chdir(cwd)
+    hashes = set()
+    # The build of the group raises it, unless a limit is reached before.
+    with suppress(Exception):
+        for item in _group(whole[0], number, num_groups):
+            if isinstance(item, Document):
+                hashes.add(_hash(item))
+    return np.fromiter(hashes, np.uint64, len(hashes))
+
+
+def _hash(document: Document) -> int:
+    tokens = document.token_ids
+    content = document.text.encode() if tokens is None else tokens.tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
+
+
+def _group(corpus: Corpus, number: int, num_groups: int) -> Corpus:
+    """Return the parts of a group."""
+    bounds = (each * len(corpus.parts) // num_groups for each in (number, number + 1))
+    return Corpus(corpus.name, corpus.parts[slice(*bounds)])
+
+
+@dataclass(frozen=True)
+class _WithoutCopies:
+    """A part without documents that an earlier group has."""
+
+    part: Part
+    copies: frozenset[int]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.part.num_bytes
+
+    @property
+    def state(self) -> str:
+        return self.part.state
+
+    def __iter__(self) -> Iterator[Item]:
+        for item in self.part:
+            if isinstance(item, Document) and _hash(item) in self.copies:
+                yield Skipped(item.name, COPY, item.num_bytes)
+            else:
+                yield item
+
+
 def _build_groups(
     ray: Any,
     whole: Any,
     notes: list[Path],
+    copies: list[Any],
     options: BuildOptions,
     num_bytes: int,
     progress: Progress,
@@ -123,9 +200,11 @@ def _build_groups(
     """Build all groups up to the limits of the options; return statistics and paths."""
     build = ray.remote(_build).options(memory=options.max_memory, max_retries=_MAX_RETRIES)
     read, sources = IngestStats(), []
-    given = (len(notes), Path.cwd())
+    copies = copies or [()] * len(notes)
+    given = [(len(notes), Path.cwd(), each) for each in copies]
     tasks = [
-        build.remote(whole, number, note, options, *given) for number, note in enumerate(notes)
+        build.remote(whole, number, note, options, *given[number])
+        for number, note in enumerate(notes)
     ]
     try:
         for number, (note, task) in enumerate(zip(notes, tasks, strict=True)):
@@ -135,7 +214,9 @@ def _build_groups(
             if built.num_documents > documents_left or built.num_tokens > tokens_left:
                 note.unlink()
                 rest = replace(options, max_documents=documents_left, max_tokens=tokens_left)
-                built, source = _result(ray, build.remote(whole, number, note, rest, *given))
+                built, source = _result(
+                    ray, build.remote(whole, number, note, rest, *given[number])
+                )
             read.add(built)
             sources += [source] if built.num_tokens else []
             counts = {"documents": read.num_documents, "tokens": read.num_tokens}
@@ -162,6 +243,7 @@ def _build(
     options: BuildOptions,
     num_groups: int,
     cwd: Path,
+    copies: Iterable[int],
 ) -> tuple[IngestStats, Path]:
     """Build the datastore of a group unless it is there; return its statistics and path."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many tasks as cores
@@ -180,8 +262,10 @@ def _build(
 
     report()
     corpus, tokenizer, tokenizer_name = whole
-    bounds = (each * len(corpus.parts) // num_groups for each in (number, number + 1))
-    corpus = Corpus(corpus.name, corpus.parts[slice(*bounds)])
+    corpus = _group(corpus, number, num_groups)
+    known = frozenset(map(int, copies))
+    if known:
+        corpus = Corpus(corpus.name, tuple(_WithoutCopies(part, known) for part in corpus.parts))
     # Of a name of its own: a worker that is thought lost may be at work still.
     out = note.with_name(f"{note.stem}-{secrets.token_hex(8)}.specds")
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
@@ -192,6 +276,9 @@ def _build(
                 raise
             # Those of clients of the web cannot be made again by the driver.
             raise CorpusError(f"{type(error).__name__}: {error}") from error
+        num_copies = read.skipped.pop(COPY, 0)
+        read.num_read += num_copies
+        read.num_duplicates += num_copies
         if read.num_tokens:
             builder.finish(report)
     write_whole(note, json.dumps({"name": out.name, "read": vars(read)}).encode())
@@ -209,15 +296,14 @@ def _stop_file(folder: Path) -> Path:
     return folder / "stop"
 
 
-def _result(ray: Any, task: Any) -> tuple[IngestStats, Path]:
+def _result(ray: Any, task: Any) -> Any:
     """Return a task's result; its exception is raised without the cluster's traceback."""
     try:
-        result: tuple[IngestStats, Path] = ray.get(task)
+        return ray.get(task)
     except ray.exceptions.RayTaskError as error:
         raise (error.cause or error) from None
     except ray.exceptions.RayError as error:
         raise RuntimeError(f"the Ray cluster failed: {_first_line(error)}") from error
-    return result
 
 
 @contextmanager

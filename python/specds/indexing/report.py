@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from specds._core import Datastore, DatastoreBuilder
 from specds.corpora import Document, Skipped
-from specds.corpora.document import NOT_SAMPLED
+from specds.corpora.document import COPY, NOT_SAMPLED
 
 
 class Progress(Protocol):
@@ -58,7 +58,7 @@ class IngestStats:
             self.normalized.update(item.changes)
         else:
             self.skipped[item.reason] += 1
-            self.left_out_bytes += item.num_bytes * (item.reason != NOT_SAMPLED)
+            self.left_out_bytes += item.num_bytes * (item.reason not in (NOT_SAMPLED, COPY))
 
     def nothing(self) -> str:
         """Return the error message for a corpus without tokens."""

@@ -99,7 +99,7 @@ def make_app(served: ServedModel) -> Starlette:
     handlers: Any = {
         RequestError: lambda at, e: _refused(at, e.status, str(e), e.param, e.code),
         BusyError: lambda at, e: _refused(at, 503, str(e)),
-        404: lambda at, _: _refused(at, 404, f"there is no {at.method} {at.url.path}"),
+        404: lambda at, _: _refused(at, 404, f"no route {at.method} {at.url.path}"),
         405: lambda at, _: _refused(at, 405, f"{at.url.path} has no {at.method}"),
     }
     app = Starlette(
@@ -222,7 +222,7 @@ class _Routes:
         }
         name = request.path_params.get("name")
         if name not in (None, self._served.name):
-            message = f"there is no model {name!r}"
+            message = f"no model {name!r}"
             return _refused(request, 404, message, "model", "model_not_found")
         return JSONResponse({"object": "list", "data": [about]} if name is None else about)
 

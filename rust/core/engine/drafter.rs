@@ -504,7 +504,7 @@ fn store_finished(mut next: impl FnMut() -> Option<FinishedSequence>) {
 fn open_datastore(path: &Path) -> Result<Datastore> {
     Datastore::open(path).map_err(|error| match error {
         Error::Io { source, .. } if source.kind() == ErrorKind::NotFound && !path.exists() => {
-            let reason = "there is no datastore: build one there, or correct `datastore`";
+            let reason = "no datastore: build one there, or correct `datastore`";
             Error::io(path)(io::Error::new(ErrorKind::NotFound, reason))
         }
         error => error,

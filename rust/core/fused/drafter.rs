@@ -1,5 +1,6 @@
 //! The fused drafter and its sessions.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -180,6 +181,8 @@ pub struct FusedSession {
     prompt_length: Option<usize>,
     /// The number of context tokens that the memory has received.
     num_given: usize,
+    /// The later ones that drafts from the memory predicted.
+    accepted: Vec<Range<usize>>,
     group: RequestGroup,
     predicted_output: Option<IndexedTokens>,
     /// The external proposal for the next tokens.
@@ -220,6 +223,7 @@ impl FusedSession {
             context: IndexedTokens::default(),
             prompt_length: None,
             num_given: 0,
+            accepted: Vec::new(),
             group: RequestGroup::default(),
             predicted_output: None,
             suggestion: None,
@@ -272,11 +276,17 @@ impl FusedSession {
         let tokens = self.context.tokens();
         let before = std::mem::replace(&mut self.num_given, tokens.len());
         let is_new = self.drafter.has_texts && !self.is_isolated && before < tokens.len();
+        let accepted = std::mem::take(&mut self.accepted);
+        // The preceding tokens let matches cross the boundary.
+        let start = before.saturating_sub(FinishedSequence::MAX_LEAD);
         is_new.then(|| FinishedSequence {
             memory: Arc::clone(&self.drafter.memory),
             tenant: Arc::clone(&self.tenant),
-            // The preceding tokens let matches cross the boundary.
-            tokens: tokens[before.saturating_sub(FinishedSequence::MAX_LEAD)..].to_vec(),
+            tokens: tokens[start..].to_vec(),
+            accepted: accepted
+                .iter()
+                .map(|it| it.start - start..it.end.min(tokens.len()) - start)
+                .collect(),
             prompt_length: match before {
                 0 => self.prompt_length.unwrap_or(0),
                 _ => 0,
@@ -328,9 +338,15 @@ impl Session for FusedSession {
             self.group.begin(&self.tenant, tokens);
         }
         let verified = accepted.nodes.iter().take_while(|&&node| node < num_verified);
-        for &node in verified {
+        for (at, &node) in (self.context.tokens().len()..).zip(verified) {
             let source = self.builder.tree.sources()[node];
             self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
+            if matches!(source, Source::Memory | Source::Group) {
+                match self.accepted.last_mut().filter(|run| run.end == at) {
+                    Some(run) => run.end += 1,
+                    None => self.accepted.push(at..at + 1),
+                }
+            }
         }
         if self.drafter.config.learns && self.prompt_length.is_some() {
             self.learn(&accepted, num_verified, tokens);

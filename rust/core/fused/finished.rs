@@ -1,5 +1,6 @@
 //! Tokens of a request that are stored in the memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fused::group::num_known;
@@ -15,6 +16,8 @@ pub(crate) struct FinishedSequence {
     /// The number of prompt tokens at the beginning of `tokens`; 0 if they continue earlier ones.
     pub(crate) prompt_length: usize,
     pub(crate) group: GroupKey,
+    /// The tokens that drafts from earlier texts predicted.
+    pub(crate) accepted: Vec<Range<usize>>,
 }
 
 impl FinishedSequence {
@@ -23,6 +26,7 @@ impl FinishedSequence {
     pub(crate) const MAX_LEAD: usize = 16;
 
     pub(crate) fn store(self) {
+        self.memory.note_accepted(&self.tenant, &self.tokens, &self.accepted);
         let prompt = &self.tokens[..self.prompt_length];
         let known = num_known(self.tenant.read().texts(), prompt);
         // The end of a known prompt leads to this answer too.

@@ -3,15 +3,15 @@
 //! The first key encrypts, and all decrypt. Segments that are not encrypted are read as well, so that keys can be added
 //! and changed while workers run. The head is not encrypted: it has no texts.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{env, fs};
 
 use aes_gcm::aead::{Aead, Generate, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use sha2::{Digest, Sha256};
 
-use crate::memory::object_store::{FoundHead, ObjectStore};
+use crate::memory::tombstones::from_hex;
 use specds_index::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"SPECDS\0E";
@@ -19,7 +19,6 @@ const NONCE_LEN: usize = 12;
 /// The magic bytes, the name of the key and the nonce.
 const HEADER_LEN: usize = MAGIC.len() + 8 + NONCE_LEN;
 
-#[derive(Clone)]
 struct SegmentKey {
     cipher: Aes256Gcm,
     /// The start of the SHA-256 of the key.
@@ -29,13 +28,10 @@ struct SegmentKey {
 impl SegmentKey {
     /// Reads 64 hexadecimal digits.
     fn parse(text: &str) -> Option<Self> {
-        let mut key = [0; 32];
-        for (at, byte) in key.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-        }
+        let key = from_hex::<32>(text)?;
         let mut name = [0; 8];
         name.copy_from_slice(&Sha256::digest(key)[..8]);
-        (text.len() == 64).then(|| Self { cipher: Aes256Gcm::new(&key.into()), name })
+        Some(Self { cipher: Aes256Gcm::new(&key.into()), name })
     }
 
     fn encrypt(&self, name: &str, content: &[u8]) -> Result<Vec<u8>> {
@@ -74,85 +70,33 @@ fn keys() -> Result<Vec<SegmentKey>> {
     })
 }
 
-/// Encrypts the segments of a store, if there are keys.
-pub(super) fn encrypted(store: Box<dyn ObjectStore>, name: &Path) -> Result<Box<dyn ObjectStore>> {
-    Ok(Box::new(Encrypted { store, name: name.to_owned(), keys: keys()? }))
+/// Encrypts a segment of this name, if there are keys.
+pub(super) fn sealed<'a>(name: &str, content: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    let first = keys()?.into_iter().next();
+    first.map_or(Ok(content.into()), |key| key.encrypt(name, content).map(Cow::from))
 }
 
-struct Encrypted<'a> {
-    store: Box<dyn ObjectStore + 'a>,
-    name: PathBuf,
-    keys: Vec<SegmentKey>,
-}
-
-impl Encrypted<'_> {
-    fn decrypt(&self, name: &str, content: Vec<u8>) -> Result<Vec<u8>> {
-        let invalid = |reason: &str| Error::Snapshot {
-            path: self.name.clone(),
-            reason: format!("its segment {name} {reason}"),
-        };
-        let Some((header, sealed)) = content.split_at_checked(HEADER_LEN) else {
-            return Ok(content);
-        };
-        let Some(header) = header.strip_prefix(MAGIC) else { return Ok(content) };
-        let (key_name, nonce) = header.split_at(header.len() - NONCE_LEN);
-        let reason = match self.keys.as_slice() {
-            [] => "is encrypted: set SPECDS_MEMORY_KEY or SPECDS_MEMORY_KEY_FILE",
-            _ => {
-                "is encrypted with another key: add that to SPECDS_MEMORY_KEY or SPECDS_MEMORY_KEY_FILE"
-            }
-        };
-        let key =
-            self.keys.iter().find(|key| key.name == key_name).ok_or_else(|| invalid(reason))?;
-        let payload = Payload { msg: sealed, aad: name.as_bytes() };
-        let changed = |_| invalid("has changed since it was written");
-        let nonce = Nonce::try_from(nonce).map_err(|_| invalid("has no nonce"))?;
-        key.cipher.decrypt(&nonce, payload).map_err(changed)
-    }
-}
-
-impl ObjectStore for Encrypted<'_> {
-    fn head(&self, known: Option<&str>) -> Result<FoundHead> {
-        self.store.head(known)
-    }
-
-    fn replace_head(&self, head: &[u8], before: Option<&str>) -> Result<Option<String>> {
-        self.store.replace_head(head, before)
-    }
-
-    fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.store.get(name)?.map(|content| self.decrypt(name, content)).transpose()
-    }
-
-    fn put(&self, name: &str, content: &[u8]) -> Result<()> {
-        match self.keys.first() {
-            Some(key) => self.store.put(name, &key.encrypt(name, content)?),
-            None => self.store.put(name, content),
+/// Decrypts a segment, if it is encrypted.
+pub(super) fn unsealed(store: &Path, name: &str, content: Vec<u8>) -> Result<Vec<u8>> {
+    let Some((header, sealed)) = content.split_at_checked(HEADER_LEN) else {
+        return Ok(content);
+    };
+    let Some(header) = header.strip_prefix(MAGIC) else { return Ok(content) };
+    let invalid = |reason: &str| Error::Snapshot {
+        path: store.to_owned(),
+        reason: format!("its segment {name} {reason}"),
+    };
+    let (key_name, nonce) = header.split_at(header.len() - NONCE_LEN);
+    let keys = keys()?;
+    let reason = match keys.as_slice() {
+        [] => "is encrypted: set SPECDS_MEMORY_KEY or SPECDS_MEMORY_KEY_FILE",
+        _ => {
+            "is encrypted with another key: add that to SPECDS_MEMORY_KEY or SPECDS_MEMORY_KEY_FILE"
         }
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        self.store.delete(name)
-    }
-
-    fn list(&self) -> Result<Vec<String>> {
-        self.store.list()
-    }
-
-    fn stores(&self) -> Result<Vec<String>> {
-        self.store.stores()
-    }
-
-    fn below(&self, name: &str) -> Result<Box<dyn ObjectStore + '_>> {
-        let store = self.store.below(name)?;
-        Ok(Box::new(Encrypted { store, name: self.name.join(name), keys: self.keys.clone() }))
-    }
-
-    fn latency(&self) -> Duration {
-        self.store.latency()
-    }
-
-    fn wait(&self, time: Duration) {
-        self.store.wait(time);
-    }
+    };
+    let key = keys.iter().find(|key| key.name == key_name).ok_or_else(|| invalid(reason))?;
+    let payload = Payload { msg: sealed, aad: name.as_bytes() };
+    let changed = |_| invalid("has changed since it was written");
+    let nonce = Nonce::try_from(nonce).map_err(|_| invalid("has no nonce"))?;
+    key.cipher.decrypt(&nonce, payload).map_err(changed)
 }

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
-use crate::memory::encrypted::encrypted;
+use crate::memory::encrypted::{sealed, unsealed};
 use crate::memory::folder::Folder;
 use crate::memory::head::{Contents, Head, Segment, Synced, is_segment_name, random};
 use crate::memory::object_store::{
@@ -122,12 +122,11 @@ pub(super) fn at(path: &Path) -> Result<(Box<dyn ObjectStore>, PathBuf)> {
         Some(url) => open_url(url)?,
         None => Box::new(Folder::at(path)?),
     };
-    let name = without_credentials(path);
-    Ok((encrypted(store, &name)?, name))
+    Ok((store, without_credentials(path)))
 }
 
 pub(super) fn missing(path: &Path) -> Error {
-    Error::io(path)(io::Error::new(ErrorKind::NotFound, "there is no request cache"))
+    Error::io(path)(io::Error::new(ErrorKind::NotFound, "no request cache"))
 }
 
 /// An exchange that is running.
@@ -278,6 +277,7 @@ impl<'a> Round<'a> {
     /// Reads a segment of a head; `None` if the store lacks it.
     fn read(&self, head: &Head, name: &str) -> Result<Option<Vec<u8>>> {
         let Some(content) = self.store.get(name)? else { return Ok(None) };
+        let content = unsealed(self.name, name, content)?;
         let is_of = |segment: &Segment| segment.name == name && segment.is_of(&content);
         if !head.segments.iter().any(is_of) {
             return Err(
@@ -302,6 +302,9 @@ impl<'a> Round<'a> {
         let snapshots: Vec<_> = fetched.iter().map(|(_, content)| &content[..]).collect();
         let filled = fill(self.memory, self.only, &snapshots, &tombstones);
         let filled = filled.map_err(|reason| self.invalid(reason))?;
+        for tenant in self.memory.tenants_of(self.only) {
+            self.memory.change(&tenant, |data| data.texts.retain_uses());
+        }
         let mut contents = std::mem::take(&mut self.synced.contents);
         for ((name, _), found) in fetched.iter().zip(filled) {
             self.note_updates(&found);
@@ -396,6 +399,7 @@ impl<'a> Round<'a> {
         let (bytes, contents) = self.memory.encode(
             self.only,
             tombstones.unwrap_or(&Tombstones::new()),
+            self.synced.head.is_none(),
             |tenant, hash| !kept.iter().any(|contents| contents.has(tenant, hash)),
             // They are large, so they are written again when they rest on twice as many tokens.
             |tenant, number| match num_updates.get(tenant) {
@@ -471,7 +475,7 @@ impl<'a> Round<'a> {
             let has_tombstones = !is_behind && parts.contains(&head.tombstones);
             let none = Tombstones::new();
             let kept = if has_tombstones { ours } else { &none };
-            let (bytes, encoded) = memory.encode(None, kept, |_, _| true, |_, _| true);
+            let (bytes, encoded) = memory.encode(None, kept, true, |_, _| true, |_, _| true);
             let (has_any, oldest) = (has_tombstones || !encoded.is_empty(), encoded.oldest);
             // A text that was dropped for its size counts as stored, so that no process writes it again. A text that
             // the datastore has does not count: processes that have not read the datastore still write it.
@@ -528,8 +532,9 @@ impl<'a> Round<'a> {
         self.synced.is_unclean |= cleans;
         let mut unused = std::mem::take(&mut self.unused);
         for draft in rewritten.iter().chain(&new) {
-            self.unused.push(draft.segment.name.clone());
-            self.store.put(&draft.segment.name, &draft.bytes)?;
+            let name = &draft.segment.name;
+            self.unused.push(name.clone());
+            self.store.put(name, &sealed(name, &draft.bytes)?)?;
         }
         let version = self.synced.version.as_deref();
         let Some(version) = self.store.replace_head(&head.text(), version)? else {
@@ -567,6 +572,7 @@ impl<'a> Round<'a> {
             if hashes.peek().is_some() {
                 let mut data = tenant.write();
                 data.is_saved = true;
+                data.texts.mark_uses_saved();
                 hashes.for_each(|hash| data.texts.mark_saved(hash));
             }
         }

@@ -108,7 +108,7 @@ mod tests {
                 texts.append(&vec![token; length], keys[group], 0, false);
                 own.update(&texts);
                 if removes && number % 3 == 2 {
-                    texts = texts.without_oldest();
+                    texts = texts.without_least_useful();
                     own.update(&texts);
                 }
                 let tokens = own.text().tokens();

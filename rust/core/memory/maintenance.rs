@@ -31,11 +31,12 @@ pub struct StoreInfo {
 }
 
 impl Memory {
-    /// Returns the stores at a folder or URL: itself, if it is one, and all below it.
+    /// Returns the stores at a folder or URL: itself, if it is one, and all below it, or those that may have requests
+    /// of these tenants.
     ///
     /// # Errors
     /// That there is none, or an I/O error.
-    pub fn stores_at(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    pub fn stores_at(path: impl AsRef<Path>, tenants: Option<&[&str]>) -> Result<Vec<PathBuf>> {
         let path = path.as_ref();
         let path = resolved(of_tenants(path).as_deref().unwrap_or(path))?;
         let (store, name) = at(&path)?;
@@ -43,9 +44,16 @@ impl Memory {
         names.sort_unstable();
         let has_head = !matches!(store.head(None)?, FoundHead::Missing);
         let own = has_head.then(|| path.clone());
-        let stores: Vec<_> =
+        let mut stores: Vec<_> =
             own.into_iter().chain(names.iter().map(|name| below(&path, name))).collect();
-        if stores.is_empty() { Err(missing(&name)) } else { Ok(stores) }
+        if stores.is_empty() {
+            return Err(missing(&name));
+        }
+        if let Some(tenants) = tenants {
+            let is_one = |of: NameHash| tenants.iter().any(|name| NameHash::of(name) == of);
+            stores.retain(|store| tenant_of(store).is_none_or(is_one));
+        }
+        Ok(stores)
     }
 
     /// Returns the contents of a store. O(tokens).
@@ -101,7 +109,7 @@ impl Memory {
     /// Those of [`save`](Self::save).
     pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
         let (mut found, mut of_tenants) = (vec![None; tenants.len()], BTreeMap::new());
-        for store in Self::stores_at(path)? {
+        for store in Self::stores_at(path, None)? {
             if let (Some(_), Some(base)) = (tenant_of(&store), store.parent()) {
                 of_tenants.entry(base.to_owned()).or_insert(store);
             } else {

@@ -23,18 +23,21 @@ use specds_index::storage::token_array::TokenWidth;
 
 /// First of the four numbers of the header. The version with the vocabulary size, the length and the checksum follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 62;
+/// More accepted tokens of one text are not counted.
+const MAX_USES: f32 = 1e9;
 const MAX_TOKENIZER: usize = 1 << 16;
 
 impl Memory {
-    /// Writes a snapshot of the texts whose tenants and hashes are wanted, and of the adapted weights whose tenants
-    /// and numbers of updates are.
+    /// Writes a snapshot of the texts whose tenants and hashes are wanted, of the adapted weights whose tenants and
+    /// numbers of updates are, and of the uses of texts that no snapshot has, or of all.
     pub(crate) fn encode(
         &self,
         only: Only,
         tombstones: &Tombstones,
+        is_whole: bool,
         wants_text: impl Fn(NameHash, u64) -> bool,
         wants_weights: impl Fn(&str, u32) -> bool,
     ) -> (Vec<u8>, Contents) {
@@ -48,7 +51,8 @@ impl Memory {
         let mut num_tenants = 0_u64;
         for tenant in self.tenants_of(only) {
             let (texts, weights) = (&wants_text, &wants_weights);
-            let is_put = put_tenant(&mut bytes, &tenant, width, &mut contents, texts, weights);
+            let is_put =
+                put_tenant(&mut bytes, &tenant, is_whole, width, &mut contents, texts, weights);
             num_tenants += u64::from(is_put);
         }
         contents.sort();
@@ -113,6 +117,7 @@ fn put_tombstones(output: &mut Vec<u8>, tombstones: &Tombstones) {
 fn put_tenant(
     output: &mut Vec<u8>,
     tenant: &Tenant,
+    is_whole: bool,
     width: TokenWidth,
     contents: &mut Contents,
     wants_text: impl Fn(NameHash, u64) -> bool,
@@ -139,6 +144,11 @@ fn put_tenant(
     put(output, name.as_bytes());
     put_number(output, tenant.last_use().min(MAX_USE - 1));
     put(output, &bytes);
+    put_number(output, data.texts.uses(is_whole).count() as u64);
+    for (hash, number) in data.texts.uses(is_whole) {
+        put_number(output, hash);
+        output.extend(number.min(MAX_USES).to_le_bytes());
+    }
     put_number(output, texts.len() as u64);
     contents.extend(texts.iter().map(|&(_, hash, ..)| (name_hash, hash)));
     for (tokens, _, group, time) in texts {
@@ -310,6 +320,18 @@ impl SnapshotContents<'_> {
                     contents.extend([(name_hash, 0)]);
                     memory.begin_learning(tenant, adaptation);
                 }
+            }
+        }
+        for _ in 0..input.number()? {
+            let hash = input.number()?;
+            let number = input.take(4)?.try_into().map(f32::from_le_bytes).map_err(|_| UNFIT)?;
+            if !(0.0..=MAX_USES).contains(&number) {
+                return Err(UNFIT);
+            }
+            if part == SnapshotPart::Weights
+                && let Some(tenant) = tenant
+            {
+                memory.change(tenant, |data| data.texts.add_uses(hash, number, true));
             }
         }
         let most_tokens = memory.max_bytes() / size_of::<u32>();

@@ -1,7 +1,8 @@
 //! The request cache: texts of earlier requests and the weights adapted to them, per tenant.
 //!
 //! A [`Memory`] separates tenants and has a size limit. When it is full, tenants with more than three quarters of an
-//! equal share lose their oldest third of texts, the least recently used tenant first.
+//! equal share lose the least useful third of their texts, the least recently used tenant first: those of which
+//! drafts were accepted least, the oldest if none was.
 //!
 //! One thread writes at a time. It locks a tenant only to add one text or to swap a pointer.
 
@@ -9,6 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hint::black_box;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -241,6 +243,25 @@ impl Memory {
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
+    /// Notes which texts accepted draft tokens, `runs` of a request's tokens, came from.
+    pub(crate) fn note_accepted(&self, tenant: &Tenant, tokens: &[u32], runs: &[Range<usize>]) {
+        let origins = runs.iter().flat_map(|run| tenant.read().texts.origins(tokens, run.clone()));
+        let origins: Vec<_> = origins.collect();
+        if origins.is_empty() {
+            return;
+        }
+        let _writing = self.begin_writing();
+        self.change(tenant, |data| {
+            for (hash, number) in origins {
+                // It may have been evicted meanwhile.
+                if data.texts.of_hash(hash).is_some() {
+                    data.texts.add_uses(hash, number, false);
+                }
+            }
+        });
+        self.make_room(tenant, 0);
+    }
+
     /// Updates the adapted weights; `None` if the tenant was deleted or the memory is too small.
     pub(crate) fn learn<R>(
         &self,
@@ -459,13 +480,13 @@ impl Memory {
         self.num_bytes() < before
     }
 
-    /// Removes the adapted weights or the oldest third of the texts, whichever of weights and texts is larger.
+    /// Removes the adapted weights or the least useful third of the texts, whichever of weights and texts is larger.
     fn cut(&self, tenant: &Tenant) {
         let is_adapted = |data: &TenantData| data.adaptation_bytes() > data.texts.num_bytes();
         if is_adapted(&tenant.read()) {
             self.change(tenant, |data| data.adaptation = None);
         } else {
-            self.rewrite(tenant, TextLog::without_oldest);
+            self.rewrite(tenant, TextLog::without_least_useful);
         }
     }
 

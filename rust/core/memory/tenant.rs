@@ -111,6 +111,6 @@ impl TenantData {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.texts.text().tokens().is_empty() && self.adaptation.is_none()
+        self.texts.num_bytes() == 0 && self.adaptation.is_none()
     }
 }

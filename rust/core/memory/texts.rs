@@ -1,6 +1,6 @@
 //! The texts of one tenant.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -18,6 +18,18 @@ pub(crate) struct TextLog {
     num_removed: u64,
     /// Index from content hash to document.
     by_hash: KeylessTable,
+    /// The accepted draft tokens that came from each text, by its hash. While a snapshot is read, also of texts that
+    /// follow.
+    uses: BTreeMap<u64, Uses>,
+}
+
+/// Accepted draft tokens that came from a text.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Uses {
+    /// Those of all processes, halved whenever texts are evicted.
+    total: f32,
+    /// Those that no snapshot has.
+    new: f32,
 }
 
 /// The range of a text, which a boundary follows, and its keys.
@@ -106,10 +118,89 @@ impl TextLog {
     /// Maximum number of latest texts whose groups a prompt is compared with.
     const MAX_GROUPS: usize = 1 << 14;
 
-    /// Keeps about the latest two thirds of the tokens. O(tokens), and needs no additional memory.
-    pub(crate) fn without_oldest(self) -> Self {
-        let third = self.text.tokens().len().div_ceil(3);
-        self.without(|document| (document.start as usize) < third)
+    /// Upper bound of the bytes of a text's uses, in a map whose nodes may be half full.
+    const BYTES_PER_USE: usize = 48;
+
+    /// Maximum number of occurrences among which the origin of an accepted token is searched for.
+    const MAX_ORIGINS: usize = 64;
+
+    /// Keeps about two thirds of the tokens: the latest third, and of the other texts those with most accepted tokens
+    /// per token, the latest if none was. O(tokens).
+    pub(crate) fn without_least_useful(mut self) -> Self {
+        if self.documents.is_empty() {
+            return Self::default();
+        }
+        let num_tokens = self.text.tokens().len();
+        let third = num_tokens.div_ceil(3);
+        let value = |document: &TextEntry| {
+            let is_late = document.start as usize >= num_tokens - third;
+            let used = self.uses.get(&document.hash).map_or(0.0, |uses| uses.total);
+            if is_late { f32::INFINITY } else { used / document.range().len() as f32 }
+        };
+        let mut ranked: Vec<_> = self.documents.iter().map(|it| (value(it), it)).collect();
+        ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let mut num_removed = 0;
+        let removed = ranked.into_iter().take_while(|(_, document)| {
+            let is_removed = num_removed < third;
+            num_removed += document.range().len() + 1;
+            is_removed
+        });
+        let removed: BTreeSet<u32> = removed.map(|(_, document)| document.start).collect();
+        self.uses.values_mut().for_each(|uses| uses.total /= 2.0);
+        self.without(|document| removed.contains(&document.start))
+    }
+
+    /// Returns the texts, by their hashes, that the accepted draft tokens `run` of a request's tokens came from, and
+    /// how many each: of all occurrences, the longest, then the latest.
+    pub(crate) fn origins(&self, tokens: &[u32], run: Range<usize>) -> Vec<(u64, f32)> {
+        let (mut origins, mut at) = (Vec::new(), run.start.max(1));
+        let common = |pairs: &mut dyn Iterator<Item = (&u32, &u32)>| {
+            pairs.take_while(|(in_text, token)| in_text == token).count()
+        };
+        while at < run.end {
+            let (before, after) = tokens[..run.end].split_at(at);
+            let places = self.text.of_pair(tokens[at - 1], tokens[at]).take(Self::MAX_ORIGINS);
+            let longest = places.map(|place| {
+                let (in_text, rest) = self.text.tokens().split_at(place);
+                let lead = in_text.iter().rev().zip(before.iter().rev()).take(Self::MAX_ORIGINS);
+                let length = common(&mut rest.iter().zip(after));
+                (common(&mut lead.into_iter()) + length, length, place)
+            });
+            let longest = longest.max();
+            if let Some((_, length, place)) = longest
+                && let Some(document) = self.document_at(place)
+            {
+                origins.push((document.hash, length as f32));
+            }
+            at += longest.map_or(1, |(_, length, _)| length);
+        }
+        origins
+    }
+
+    /// Adds accepted tokens of the text with this hash, from a snapshot if they are saved.
+    pub(crate) fn add_uses(&mut self, hash: u64, num_tokens: f32, is_saved: bool) {
+        let uses = self.uses.entry(hash).or_default();
+        uses.total += num_tokens;
+        uses.new += if is_saved { 0.0 } else { num_tokens };
+    }
+
+    /// Returns the accepted tokens of each text that a snapshot of all texts has, or of one that joins others.
+    pub(crate) fn uses(&self, is_whole: bool) -> impl Iterator<Item = (u64, f32)> {
+        let number = move |uses: &Uses| if is_whole { uses.total } else { uses.new };
+        let uses = self.uses.iter().map(move |(&hash, uses)| (hash, number(uses)));
+        uses.filter(|&(_, number)| number > 0.0)
+    }
+
+    /// Notes that a snapshot has all uses.
+    pub(crate) fn mark_uses_saved(&mut self) {
+        self.uses.values_mut().for_each(|uses| uses.new = 0.0);
+    }
+
+    /// Drops the uses of texts that are not here.
+    pub(crate) fn retain_uses(&mut self) {
+        let mut uses = std::mem::take(&mut self.uses);
+        uses.retain(|&hash, _| self.of_hash(hash).is_some());
+        self.uses = uses;
     }
 
     /// Removes the texts with these hashes. O(tokens).
@@ -132,7 +223,7 @@ impl TextLog {
     }
 
     fn without(self, is_removed: impl Fn(&TextEntry) -> bool) -> Self {
-        let (num_added, documents) = (self.num_added(), self.documents);
+        let (num_added, documents, mut uses) = (self.num_added(), self.documents, self.uses);
         let tokens = self.text.into_tokens();
         let is_kept = |document: &&TextEntry| !is_removed(document);
         let num_tokens = |document: &TextEntry| document.range().len() + 1;
@@ -144,6 +235,10 @@ impl TextLog {
             let tokens = &tokens[document.range()];
             kept.append(tokens, document.group(), document.time, document.is_saved);
         }
+        for document in documents.iter().filter(|document| !is_kept(document)) {
+            uses.remove(&document.hash);
+        }
+        kept.uses = uses;
         kept.num_removed = num_added - kept.documents.len() as u64;
         kept
     }
@@ -162,9 +257,13 @@ impl TextLog {
 
     /// Returns the group of the text at a position, or `None` at a boundary.
     pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
+        self.document_at(position).map(TextEntry::group)
+    }
+
+    fn document_at(&self, position: usize) -> Option<&TextEntry> {
         let after = |document: &TextEntry| document.end as usize <= position;
         let document = self.documents.get(self.documents.partition_point(after))?;
-        (document.start as usize <= position).then_some(document.group())
+        (document.start as usize <= position).then_some(document)
     }
 
     pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey, time: u32, is_saved: bool) {
@@ -186,7 +285,8 @@ impl TextLog {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.text.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes()
+        let of_uses = Self::BYTES_PER_USE * self.uses.len();
+        self.text.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes() + of_uses
     }
 }
 

@@ -32,12 +32,17 @@ impl NameHash {
 
     /// Reads what its `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut hash = [0; Self::NUM_BYTES];
-        for (at, byte) in hash.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-        }
-        Some(Self(hash)).filter(|hash| hash.to_string() == text)
+        from_hex(text).map(Self).filter(|hash| hash.to_string() == text)
     }
+}
+
+/// Reads bytes of two hexadecimal digits each.
+pub(crate) fn from_hex<const NUM_BYTES: usize>(text: &str) -> Option<[u8; NUM_BYTES]> {
+    let mut bytes = [0; NUM_BYTES];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    (text.len() == 2 * NUM_BYTES).then_some(bytes)
 }
 
 impl fmt::Display for NameHash {

@@ -166,7 +166,7 @@ def test_ineffective_configuration_is_warned_of(tmp_path, log, monkeypatch):
 OURS = {"memory_scope": "shared", "sync_interval": 5}
 WRONG = [
     ("unknown field `datastor`", {"datastor": "x"}),
-    ("nowhere: there is no datastore: build one there, or correct", {"datastore": "nowhere"}),
+    ("nowhere: no datastore: build one there, or correct", {"datastore": "nowhere"}),
     ("is of another tokenizer: its fingerprint is", {"datastore": "other"}),
     ("unknown variant `tenants`", {"memory_scope": "tenants"}),
     ('points [tokens, seconds], not "fast"', {"step_cost": "fast"}),

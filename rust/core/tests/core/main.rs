@@ -9,6 +9,7 @@ mod forgetting;
 mod fuzz;
 mod memory;
 mod random;
+mod usefulness;
 mod verify;
 
 use std::path::Path;
