@@ -2,9 +2,11 @@
 
 `python -m engines.device_clock` prints, for steps of 8, 20 and 60 ms, the time of a step over that
 of vLLM without specds, where nothing can be drafted, with asynchronous scheduling and without; and
-the tokens of a step where the answers repeat their prompts. The host can only queue work and wait
-for it. Its own time, and that of the thread that drafts, is the CPU time that they take here, which
-other load does not change. Our own kernels on the device are not counted.
+the tokens of a step where the answers repeat their prompts. Then, for steps whose time rises with
+their tokens, the speedup of the first steps if their cost is known, if passes of the model were
+measured before, and if only steps are, where the answers repeat all but some tokens. The host can
+only queue work and wait for it. Its own time, and that of the thread that drafts, is the CPU time
+that they take here, which other load does not change. Our own kernels are not counted.
 """
 
 import sys
@@ -63,9 +65,9 @@ class SimulatedRunner:
             thread.
     """
 
-    def __init__(self, answers, step_s, kind):
+    def __init__(self, answers, step_s, kind, *, token_s=0.0, step_cost="ignored"):
         rows, length = answers.shape
-        self.answers, self.step_s, self.kind = answers, step_s, kind
+        self.answers, self.step_s, self.kind, self.token_s = answers, step_s, kind, token_s
         self.tokens = torch.zeros((rows, length), dtype=torch.int32)
         self.tokens[:, :PROMPT] = torch.from_numpy(answers[:, :PROMPT].astype(np.int32))
         self.lengths = torch.full((rows,), PROMPT, dtype=torch.int32)
@@ -83,8 +85,9 @@ class SimulatedRunner:
         )
         self.speculator = None
         if kind is not None:
-            config = config_of(rows, length, is_async=kind is AheadSpeculator)
+            config = config_of(rows, length, step_cost, is_async=kind is AheadSpeculator)
             self.speculator = kind(config, torch.device("cpu"), states)
+            self.speculator._now = lambda: self.host_s
         if kind is AheadSpeculator:
             self.stream = self.speculator.stream = SimulatedStream(self)
             self.worker = self.speculator._worker = SimulatedWorker()
@@ -101,12 +104,19 @@ class SimulatedRunner:
             self.lengths[row] += number
             self.last[row, 0], self.num_sampled[row] = emitted[-1].item(), number
 
+    def num_tokens(self):
+        """Return the tokens of the next step."""
+        return len(self.names) + int(self.num_drafted.sum())
+
+    def pass_s(self, num_tokens):
+        return self.step_s + self.token_s * (num_tokens - 1)
+
     def step(self, new=()):
         """Run a step, and drafts after it, on all clocks."""
         is_ahead = self.kind in (None, AheadSpeculator)
         # With asynchronous scheduling, the host knows the tokens of the step before the last.
         self.host_s = max(self.host_s, self.ends[-2 if is_ahead else -1]) + SCHEDULING_S
-        self.device_s = max(self.host_s, self.device_s) + self.step_s
+        self.device_s = max(self.host_s, self.device_s) + self.pass_s(self.num_tokens())
         self.ends.append(self.device_s)
         self.compute()
         if self.speculator is None:
@@ -184,7 +194,7 @@ class SimulatedRunner:
         return (self.device_s - begun) / num_steps, number
 
 
-def config_of(rows, length, *, is_async):
+def config_of(rows, length, step_cost, *, is_async):
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             num_speculative_tokens=K, enable_adaptive_verification=True
@@ -196,18 +206,46 @@ def config_of(rows, length, *, is_async):
             max_model_len=length, get_vocab_size=lambda: VOCAB_SIZE, tokenizer=None
         ),
         parallel_config=SimpleNamespace(tensor_parallel_size=1),
-        additional_config={"specds": {"step_cost": "ignored"}},
+        additional_config={"specds": {"step_cost": step_cost}},
     )
 
 
-def answers_of(rows, num_steps, *, repeats):
-    """Return prompts and answers, of random tokens or of those of the prompts in turns."""
+def answers_of(rows, num_steps, *, repeats, new_share=0.0):
+    """Return prompts and answers, of random tokens or of those of the prompts in turns.
+
+    `new_share` of the latter are random too.
+    """
     random = np.random.default_rng(0)
     length = PROMPT + (num_steps + 3) * (K + 1)
     texts = random.integers(0, VOCAB_SIZE, (rows, length))
     if repeats:
-        texts[:, PROMPT:] = np.tile(texts[:, :PROMPT], length // PROMPT + 1)[:, : length - PROMPT]
+        repeated = np.tile(texts[:, :PROMPT], length // PROMPT + 1)[:, : length - PROMPT]
+        is_new = random.random(repeated.shape) < new_share
+        texts[:, PROMPT:] = np.where(is_new, texts[:, PROMPT:], repeated)
     return texts
+
+
+TOKEN_COSTS = [(1, 0.05), (1, 0.2), (10, 0.01), (10, 0.03), (32, 0.003), (32, 0.02)]
+"""Rows, and the time of a further token over that of a step of one token."""
+STEP_S, NUM_FIRST, NEW_SHARE = 0.020, 60, 0.15
+
+
+def speedups(rows, token_s, num_steps=NUM_FIRST):
+    """Return the speedup of the first steps by the way in which their cost is known."""
+    texts = answers_of(rows, num_steps, repeats=True, new_share=NEW_SHARE)
+    about = {"token_s": token_s}
+    seconds, _ = SimulatedRunner(texts, STEP_S, None, **about).run(num_steps)
+    found = {}
+    for way in ("known", "passes", "steps"):
+        costs = [(n, STEP_S + SCHEDULING_S + token_s * (n - 1)) for n in (1, 4096)]
+        cost = costs if way == "known" else "measured"
+        runner = SimulatedRunner(texts, STEP_S, ChainSpeculator, **about, step_cost=cost)
+        if way == "passes":
+            sizes = (2**power for power in range((rows * (K + 1)).bit_length()))
+            runner.speculator.drafter.set_passes([(n, runner.pass_s(n)) for n in sizes])
+        with_drafts, number = runner.run(num_steps)
+        found[way] = seconds / with_drafts * number
+    return found
 
 
 def main(rows=32, num_steps=100):
@@ -224,6 +262,12 @@ def main(rows=32, num_steps=100):
             _, number = SimulatedRunner(texts[1], ms / 1000, kind).run(num_steps)
             cells += [f"{seconds / plain:.3f}", f"{number:.2f}"]
         print(f"| {ms} | {' | '.join(cells)} |")
+    print("\n| rows | cost of a token | speedup, cost known | passes measured | steps measured |")
+    print("| ---: | ---: | ---: | ---: | ---: |")
+    for number, share in TOKEN_COSTS:
+        found = speedups(number, share * STEP_S)
+        cells = " | ".join(f"{speedup:.2f}" for speedup in found.values())
+        print(f"| {number} | {100 * share:.1f} % | {cells} |")
 
 
 if __name__ == "__main__":

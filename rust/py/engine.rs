@@ -326,6 +326,17 @@ impl EngineDrafter {
         lock(&self.0).observe_step_time(seconds);
     }
 
+    /// Sets the seconds of passes of the model, measured before its first step, from which measured costs start.
+    ///
+    /// What the first step takes beyond its pass, any step does.
+    ///
+    /// Args:
+    ///     passes: The number of tokens and the seconds of each pass; invalid ones, and fewer than two, are
+    ///         ignored.
+    fn set_passes(&self, passes: Vec<(usize, f64)>) {
+        lock(&self.0).set_passes(&passes);
+    }
+
     /// Returns to the initial weights and reliabilities, because another model accepts other tokens.
     ///
     /// Call it when the weights of the model have changed. The texts of earlier requests and the measured

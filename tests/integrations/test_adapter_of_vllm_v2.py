@@ -135,3 +135,12 @@ def test_vllm_v2_pads_all_drafts_of_a_step_to_one_size_of_the_schedule():
             assert drafts[2] == [42] * 4  # padded with the last token
             assert drafts[1][:expected] == [3, 1, 2, 3][:expected]
         assert runner.speculator.num_failures == 0
+
+
+def test_first_drafts_have_the_sizes_of_known_costs_if_passes_were_measured():
+    pytest.importorskip("torch")
+    from engines.device_clock import STEP_S, TOKEN_COSTS, speedups
+
+    for rows, share in TOKEN_COSTS:
+        found = speedups(rows, share * STEP_S, num_steps=30)
+        assert found["passes"] > 0.9 * found["known"] > 0.9, (rows, share, found)

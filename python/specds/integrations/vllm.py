@@ -14,8 +14,9 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,10 @@ class VllmAdapter(Adapter):
             num_cpu_threads=num_threads,
             token_cost=None if num_threads is None else _CPU_TOKEN_COST,
         )
+        options = (vllm_config.additional_config or {}).get("specds", {})
+        parallel = getattr(vllm_config.parallel_config, "data_parallel_size", 1) > 1
+        # Data-parallel ranks compute together, and would not end together.
+        self.measures = times_steps and not parallel and options.get("step_cost") in _MEASURED
         self.max_length: int = model.max_model_len
         self._limits: dict[str, int] = {}
         self.grammars: Grammars | None = None
@@ -118,6 +123,48 @@ class VllmAdapter(Adapter):
             return load(*args, **kwargs)
 
         model.load_weights = load_weights
+
+    def measure_passes(self, runner: Any) -> None:
+        """Measure passes of the model, with which the first drafts have the right size.
+
+        All ranks compute them. Only the model is measured; steps show the time of the host.
+        """
+        import torch
+
+        config, is_cuda = runner.vllm_config, runner.device.type == "cuda"
+        compilation, scheduler = config.compilation_config, config.scheduler_config
+        has_graphs = is_cuda and not config.model_config.enforce_eager
+        sizes = compilation.cudagraph_capture_sizes if has_graphs else None
+        most = min(scheduler.max_num_seqs * (self.max_nodes + 1), scheduler.max_num_batched_tokens)
+        usual = [1, *(n * 2**power for power in range(most.bit_length()) for n in (2, 3))]
+        tried = sorted(size for size in sizes or usual if size <= most)
+        fastest = dict.fromkeys(tried, float("inf"))
+        deadline = perf_counter() + _MEASURING_S
+        for size in [*tried[:1], *tried * _NUM_ROUNDS]:  # the very first pass warms up
+            begun = self._now()
+            with torch.inference_mode():
+                hidden, _ = runner._dummy_run(size, skip_eplb=True)
+                if hidden is not None:
+                    runner.get_model().compute_logits(hidden[:size])
+            if is_cuda:
+                torch.cuda.synchronize()
+            fastest[size] = min(fastest[size], self._now() - begun)
+            if self._all_ranks(perf_counter() > deadline, runner.device):
+                break
+        measured = [(size, seconds) for size, seconds in fastest.items() if seconds < float("inf")]
+        self.drafter.set_passes(measured)
+        times = ", ".join(f"{size}: {1000 * seconds:.1f}" for size, seconds in measured)
+        self.log.info("specds measured ms of passes by their tokens: %s", times)
+
+    def _all_ranks(self, flag: bool, device: Any) -> bool:
+        """Return the flag of the first rank."""
+        if self.group is None:
+            return flag
+        import torch
+
+        shared = torch.tensor([flag], dtype=torch.int32, device=device)
+        self.group.broadcast(shared)
+        return bool(shared)
 
     def names(self, requests: Any, batch: Any, num_rows: int) -> list[str]:
         """Return the request names of a V1 batch; end requests that the runner dropped."""
@@ -217,6 +264,9 @@ class Proposer(VllmAdapter):
             return self.chains(self.num_left(names, lengths))
 
 
+_MEASURED = (None, "measured")
+_MEASURING_S, _NUM_ROUNDS = 2.0, 3
+
 _CPU_TOKEN_COST = 0.08
 """SmolLM2 has 0.03. Where it is 0.45, drafts that begin with 0.08 lose 0.4 % of the time."""
 
@@ -254,38 +304,51 @@ def patch_runner() -> None:
     resolve(RUNNER.rpartition(".")[0]).propose_draft_token_ids = propose_draft_token_ids
 
 
-WORKER = "vllm.v1.worker.gpu_worker:Worker"
+WORKERS = ("vllm.v1.worker.gpu_worker:Worker", "vllm.v1.worker.cpu_worker:CPUWorker")
+WARM_UP = "compile_or_warm_up_model"
 CHANGES = ("wake_up", "reload_weights", "finish_weight_update")
 """Methods of a worker after which the model may have other weights, also without `load_weights`."""
 
 
 def patch_worker() -> None:
-    """Let a worker report to its drafter that weights may have changed."""
+    """Let a worker measure passes after its warm-up, and report that weights may have changed."""
     if find_spec("vllm") is None:
         return
-    for name in CHANGES:
+    measuring = ((worker, WARM_UP, _measure) for worker in WORKERS)
+    changing = ((WORKERS[0], name, _weights_changed) for name in CHANGES)
+    for worker, name, then in (*measuring, *changing):
         try:
-            change = resolve(f"{WORKER}.{name}")
+            call = resolve(f"{worker}.{name}")
         except IncompatibleError as error:
-            VllmAdapter.log.warning("specds does not notice some new weights: %s", error)
+            VllmAdapter.log.warning("specds lacks a call of this version of vLLM: %s", error)
             continue
-        if change.__module__ != __name__:
-            setattr(resolve(WORKER), name, _reporting(change))
+        if call.__module__ != __name__:
+            setattr(resolve(worker), name, _followed(call, then))
 
 
-def _reporting(change: Any) -> Any:
-    @functools.wraps(change, assigned=("__name__", "__doc__"))
-    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _followed(call: Any, then: Callable[..., None]) -> Any:
+    """Return a method of a worker that then calls the adapter of its runner, if that has one."""
+
+    @functools.wraps(call, assigned=("__name__", "__doc__"))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call(self, *args, **kwargs)
         runner = self.model_runner
         drafter = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
         adapter = getattr(drafter, "specds", drafter)
-        try:
-            return change(self, *args, **kwargs)
-        finally:
-            if isinstance(adapter, VllmAdapter):
-                adapter.expect_other_acceptance()
+        if isinstance(adapter, VllmAdapter):
+            then(adapter, runner)
+        return result
 
-    return changed
+    return method
+
+
+def _measure(adapter: VllmAdapter, runner: Any) -> None:
+    if adapter.measures:
+        adapter.measure_passes(runner)
+
+
+def _weights_changed(adapter: VllmAdapter, _: Any) -> None:
+    adapter.expect_other_acceptance()
 
 
 def patch_cpu_sampling() -> None:

@@ -39,6 +39,21 @@ pub struct StepTimes {
     is_usual: bool,
     /// The sizes to which the engine pads steps.
     graph_sizes: GraphSizes,
+    /// The passes of the model that were measured before the first step.
+    passes: PassSeconds,
+}
+
+/// The numbers of tokens of passes, which rise, and the seconds of each.
+#[derive(Debug, Clone, Default)]
+struct PassSeconds(Vec<(f64, f64)>);
+
+impl PassSeconds {
+    /// Returns the seconds of a pass over this number of tokens, on the line through the next two.
+    fn seconds(&self, tokens: f64) -> f64 {
+        let next = self.0.partition_point(|pass| pass.0 < tokens).clamp(1, self.0.len() - 1);
+        let ((low, first), (high, second)) = (self.0[next - 1], self.0[next]);
+        first + (second - first) * (tokens - low) / (high - low)
+    }
 }
 
 /// The numbers of tokens for which the engine has captured a graph, which rise.
@@ -80,6 +95,8 @@ const WALK_SD: f64 = 0.2;
 const BUCKET_SD: f64 = 0.1;
 /// The standard deviation of the logarithm of a token's cost that is usual for a backend.
 const TOKEN_COST_SD: f64 = 0.6;
+/// The standard deviation of the logarithm of a token's cost that was measured.
+const PASS_COST_SD: f64 = 0.3;
 /// The value of [`WALK_SD`] and of [`BUCKET_SD`] for such a backend.
 const USUAL_SD: f64 = 0.05;
 /// The standard deviation of the speed from step to step.
@@ -152,10 +169,38 @@ impl StepTimes {
     /// Times of a backend where a further token usually costs this fraction of a step of one token.
     #[must_use]
     pub fn with_token_cost(token_cost: f64) -> Self {
-        let further =
-            (0..NUM_SIZE_BUCKETS).map(|bucket| token_cost * (bucket_tokens(bucket) - 1.0));
-        let costs = further.map(|f| (f.ln_1p(), TOKEN_COST_SD * f / (1.0 + f)));
+        Self::expecting_further(|tokens| token_cost * (tokens - 1.0), TOKEN_COST_SD)
+    }
+
+    /// Begins with the cost of further tokens, over a step of one token.
+    fn expecting_further(further: impl Fn(f64) -> f64, sd: f64) -> Self {
+        let further = (0..NUM_SIZE_BUCKETS).map(|bucket| further(bucket_tokens(bucket)));
+        let costs = further.map(|f| (f.ln_1p(), sd * f / (1.0 + f)));
         Self::expecting(costs, (USUAL_SD, USUAL_SD), true)
+    }
+
+    /// Begins again, with the seconds of passes of the model by their number of tokens. What the first step takes
+    /// beyond its pass, any step does. Fewer than two valid passes are ignored.
+    pub fn set_passes(&mut self, passes: &[(usize, f64)]) {
+        let is_valid = |pass: &&(usize, f64)| pass.0 > 0 && pass.1 > 0.0 && pass.1.is_finite();
+        let mut passes: Vec<_> =
+            passes.iter().filter(is_valid).map(|&(n, s)| (to_f64(n), s)).collect();
+        passes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        passes.dedup_by_key(|pass| pass.0);
+        if passes.len() > 1 {
+            self.passes = PassSeconds(passes);
+            self.begin_with_passes(0.0);
+        }
+    }
+
+    /// Begins again with steps that take `host_s` seconds beyond their pass.
+    fn begin_with_passes(&mut self, host_s: f64) {
+        let passes = std::mem::take(&mut self.passes);
+        let graph_sizes = std::mem::take(&mut self.graph_sizes);
+        let first = passes.seconds(1.0);
+        let further = |tokens: f64| (passes.seconds(tokens) - first).max(0.0) / (host_s + first);
+        *self = Self { graph_sizes, ..Self::expecting_further(further, PASS_COST_SD) };
+        self.passes = passes;
     }
 
     /// Begins with a mean and a standard deviation of the logarithm of the cost of each bucket.
@@ -188,6 +233,7 @@ impl StepTimes {
             is_probe: false,
             is_usual,
             graph_sizes: GraphSizes::default(),
+            passes: PassSeconds::default(),
         }
     }
 
@@ -204,7 +250,11 @@ impl StepTimes {
         if !(seconds > 0.0 && seconds.is_finite() && num_tokens > 0) {
             return;
         }
-        let (bucket, share) = bucket_at(self.graph_sizes.padded(to_f64(num_tokens)));
+        let tokens = self.graph_sizes.padded(to_f64(num_tokens));
+        if self.last_num_tokens == 0 && !self.passes.0.is_empty() {
+            self.begin_with_passes((seconds - self.passes.seconds(tokens)).max(0.0));
+        }
+        let (bucket, share) = bucket_at(tokens);
         let deviation = self.update(bucket, share, seconds.ln());
         if self.num_steps[bucket] > 1 {
             self.deviations.push_back(deviation);

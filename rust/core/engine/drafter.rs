@@ -124,6 +124,11 @@ impl EngineDrafter {
         self.draft_sizes = draft_sizes.map(DraftSizes::new);
     }
 
+    /// Sets the seconds of passes of the model by their number of tokens, from which measured costs start.
+    pub fn set_passes(&mut self, passes: &[(usize, f64)]) {
+        self.times.set_passes(passes);
+    }
+
     fn ignores_cost(&self) -> bool {
         matches!(self.config.step_cost, None | Some(LoadCost::Ignored))
     }

@@ -294,6 +294,32 @@ fn expected_token_cost_counts_after_one_step_and_is_corrected() {
     }
 }
 
+/// Passes were measured before the first step, which shows the time of the host. A draft has the best size at once.
+#[test]
+fn measured_passes_count_with_the_time_that_the_first_step_takes_beyond_its_own() {
+    let size = |token_s: f64, host_s: f64| {
+        let pass = |tokens: usize| 0.010 + token_s * (tokens - 1) as f64;
+        let mut times = StepTimes::with_token_cost(0.08);
+        times.set_passes(&[(8, pass(8)), (1, pass(1)), (64, pass(64)), (2, 0.0), (3, f64::NAN)]);
+        times.add(2, host_s + pass(2));
+        let seconds = |tokens: f64| host_s + 0.010 + token_s * (tokens - 1.0);
+        let known = StepCost::new(vec![(1.0, seconds(1.0)), (64.0, seconds(64.0))]);
+        let of = |costs: Costs<'_>| {
+            let (mut row, draft) = (RowBudget::default(), promised(honest(0.8)));
+            let mut stats = DraftStats::with_reliability(1.0);
+            stats.choose(&mut [&mut row], &[&draft], 1, costs, Passes::Padded, 0.0)[0]
+        };
+        (of(Costs::Measured(&mut times)), of(Costs::Known(&known.unwrap())))
+    };
+    let sizes =
+        [(0.0001, 0.0), (0.001, 0.0), (0.002, 0.0), (0.002, 0.03), (0.02, 0.03), (0.02, 0.0)];
+    let sizes = sizes.map(|(token_s, host_s)| size(token_s, host_s));
+    for (measured, known) in sizes {
+        assert!(measured.abs_diff(known) <= 1 + known / 4, "{sizes:?}");
+    }
+    assert!(sizes[3].0 > sizes[2].0, "{sizes:?}");
+}
+
 /// Drafts fill the graph that the first of their tokens needs, and make no step larger than the largest one.
 #[test]
 fn sizes_follow_captured_graphs() {
