@@ -368,6 +368,12 @@ def test_sglang_continues_restarted_requests_and_short_windows():
         check_tree([last], tree, tree_mask)
     corpus.erase_match_state(["b"])
     assert corpus.begin([request]) == 5
+    corpus.batch_get(["a"], [TEXT[:3]], [3])
+    params = SimpleNamespace(custom_params={"specds_tenant": "other"})
+    again = SimpleNamespace(rid="a", sampling_params=params)
+    # A new request has the name of the last one.
+    assert corpus.begin([again]) > 5
+    assert (corpus.request_options["a"], len(corpus.drafter)) == ({"tenant": "other"}, 0)
     corpus.reset()
     assert len(corpus.drafter) == 0
 

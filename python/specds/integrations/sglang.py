@@ -75,7 +75,10 @@ class SpecdsCorpus(Adapter):
         Returns:
             Number of last tokens of each context that `batch_get` needs.
         """
-        self._requests = {request.rid: request for request in requests}
+        # A client may name a request as the last one of its own, or of another tenant.
+        before, self._requests = self._requests, {request.rid: request for request in requests}
+        rows = self._requests.items()
+        self.erase_match_state([name for name, it in rows if before.get(name, it) is not it])
         begun = [request for request in requests if request.rid not in self._lengths]
         if not (begun and self.drafts):
             return self.num_nodes
@@ -197,7 +200,8 @@ def _replacement(**arguments: Any) -> SpecdsCorpus:
     """Make the worker's corpus from the server's global arguments.
 
     Raises:
-        ValueError: SGLang would verify trees as chains, as recurrent layers of some kinds do.
+        ValueError: SGLang would verify trees as chains, as recurrent layers of some kinds do, or
+            other trees in each stage of a pipeline.
         IncompatibleError: SGLang would pass no options of requests.
     """
     if arguments.get("max_bfs_breadth") == 1:
@@ -210,6 +214,8 @@ def _replacement(**arguments: Any) -> SpecdsCorpus:
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
     server, ranks = get_server_args(), get_parallel().tp_group
+    if server.pp_size > 1:
+        raise ValueError("specds does not support --pp-size: each stage would verify other trees")
     corpus = SpecdsCorpus(
         json.loads(os.environ[CONFIG]),
         server.speculative_num_draft_tokens,
