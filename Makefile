@@ -78,8 +78,10 @@ test-matrix: dev ## the tests with the oldest (for Python 3.11) and newest torch
 	    ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 MKL_ENABLE_INSTRUCTIONS=$$3 PYTHONPATH=target/matrix \
 	    $(BIN)/pytest || exit 1; done || exit 1; done
 
-$(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed: $(VENV)-%/installed: benches/engines/install.sh
+$(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed $(VENV)-trl/installed: $(VENV)-%/installed: benches/engines/install.sh
 	$< $* $(VENV)-$*
+
+$(VENV)-trl/installed: | $(VENV)-vllm/installed
 
 python/specds/_core.abi3.so: $(SOURCES)
 	PYO3_BUILD_EXTENSION_MODULE=1 cargo build --quiet --release -p specds-py && cp target/release/lib_core.so $@
@@ -172,6 +174,9 @@ bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/pr
 bench-device-clock: dev ## vLLM's steps with drafts on a simulated device, asynchronous and not; ARGS="32 100": rows, steps
 	$(BENCH) -W ignore -m engines.device_clock $(ARGS)
 
+bench-rollouts: python/specds/_core.abi3.so $(VENV)-trl/installed ## rollouts of TRL's GRPO with colocated vLLM, with drafts and without
+	PYTHONPATH=python:benches $(VENV)-trl/bin/python -W ignore -m engines.rollouts $(ARGS)
+
 bench-hostile: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.hostile $(ARGS)
 
@@ -237,4 +242,4 @@ train-demo: dev
 	$(BIN)/python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete
+	rm -rf $(VENV) $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-trl $(VENV)-wheels target build && find python -name '*.so' -delete

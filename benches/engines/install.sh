@@ -30,7 +30,14 @@ case $engine in
     $pip install torch==2.14.1 torchvision dill accelerate -r "$environment/requirements.txt"
     $pip install --no-deps "$environment"/wheel/*.whl
     ;;
-  *) echo "no engine $engine: llama, vllm or sglang" >&2; exit 2 ;;
+  trl) # adds to the environment of vLLM, which it does not change
+    for folder in "${environment%trl}vllm" "$environment"; do
+      "$folder/bin/python" -c 'import site; print(site.getsitepackages()[0])'
+    done | { read -r of_vllm; read -r own; echo "$of_vllm" > "$own/vllm.pth"; }
+    $pip install --no-deps trl==1.16.0 datasets==5.2.0 pyarrow==26.0.1 pandas==3.1.1 dill==0.4.1 multiprocess==0.70.19 \
+      xxhash==4.1.0 python-dateutil pytz tzdata
+    ;;
+  *) echo "no engine $engine: llama, vllm, trl or sglang" >&2; exit 2 ;;
 esac
 # pytest finds this package on its path: its Rust extension is the same for all Pythons.
 $pip install 'pytest>=8.3' 'pytest-timeout>=2.3' hypothesis rich typer
