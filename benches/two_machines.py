@@ -22,21 +22,26 @@ def main(arguments=None):
     parser.add_argument("--in-a-row", default=1, type=int, metavar="N", help="to one machine")
     parser.add_argument("--max-nodes", default=16, type=int)
     parser.add_argument("--limit", type=int, help="requests")
+    parser.add_argument("--memory-bytes", default=1 << 28, type=int, help="limit of each cache")
     given = parser.parse_args(arguments)
     tokenizer = load_encoder(given.tokenizer)
     rows = [json.loads(line) for line in given.requests.read_text().splitlines()][: given.limit]
     encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
     requests = [(encode(row["prompt"]), encode(row["completion"])) for row in rows]
     size, way = vocab_size(tokenizer), (given.max_nodes, given.in_a_row)
-    one = Memory(size)
+
+    def new():
+        return Memory(size, max_bytes=given.memory_bytes)
+
+    one = new()
     together = run(requests, [one, one], *way)
     print("| cache of two machines | tokens a pass | over one cache |\n| --- | ---: | ---: |")
     print(f"| one | {together:.3f} | |", flush=True)
-    alone = run(requests, [Memory(size), Memory(size)], *way)
+    alone = run(requests, [new(), new()], *way)
     print(f"| one each | {alone:.3f} | {alone / together:.3f} |", flush=True)
     for every in given.every:
         with tempfile.TemporaryDirectory() as folder:
-            shared = run(requests, [Memory(size), Memory(size)], *way, Path(folder, "m"), every)
+            shared = run(requests, [new(), new()], *way, Path(folder, "m"), every)
         name = f"one each, exchanged every {every} requests"
         print(f"| {name} | {shared:.3f} | {shared / together:.3f} |", flush=True)
 
