@@ -68,6 +68,21 @@ $(VENV)-clients/installed:
 test-clients: dev $(VENV)-clients/installed ## aider, LiteLLM and llm with `specds serve`, and moto's S3
 	PATH="$(CURDIR)/$(VENV)-clients/bin:$$PATH" $(BIN)/pytest -m client tests/serving/test_clients.py tests/datastore/test_stores.py --timeout 900
 
+# A static program of another processor needs no C compiler of it.
+ARM = aarch64-unknown-linux-musl
+test-arm bench-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER = rust-lld
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER = qemu-aarch64
+
+test-arm: ## passes on 64-bit Arm, emulated (Debian: qemu-user)
+	rustup target add $(ARM)
+	cargo clippy --quiet --target $(ARM) -p specds-forward --all-targets -- -D warnings
+	cargo test --release --target $(ARM) -p specds-forward
+
+bench-arm: dev ## instructions a weight and token on 64-bit Arm; ARGS="--types Q4_K,Q6_K"
+	rustup target add $(ARM)
+	cargo build --quiet --release --target $(ARM) -p specds-forward --example product
+	$(BENCH) benches/arm_instructions.py $(ARGS)
+
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
 

@@ -381,7 +381,7 @@ fn add_eight<S: Simd, F: BlockKind, const G: usize, const T: usize>(
             };
         }
         for token in 0..T {
-            let state = simd.splat(states[token].states[eight * 8 + column]);
+            let state = simd.splat_of(&states[token].states, eight * 8 + column);
             for group in 0..G {
                 sums[group][token] = simd.fma(weights[group], state, sums[group][token]);
             }

@@ -1,5 +1,7 @@
 //! Choice of the instructions by the processor.
 
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
 use super::portable::Portable;
 use super::subnormals::Flushed;
 use super::vector::{Job, Simd};
@@ -13,6 +15,8 @@ pub struct Instructions(Kind);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Portable(Portable),
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
@@ -24,7 +28,9 @@ impl Instructions {
     pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         let special = [Avx512::new().map(Kind::Avx512), Avx2::new().map(Kind::Avx2)];
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let special = [Neon::new().map(Kind::Neon)];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let special = [None; 0];
         let all = special.into_iter().flatten().chain([Kind::Portable(Portable)]);
         all.map(Self).collect()
@@ -35,10 +41,12 @@ impl Instructions {
         Self::available().into_iter().find(|isa| name == "auto" || isa.name() == name)
     }
 
-    /// The name: `avx512`, `avx2` or `portable`.
+    /// The name: `avx512`, `avx2`, `neon` or `portable`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Portable(_) => "portable",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon(_) => "neon",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -56,6 +64,8 @@ impl Instructions {
         let _flushed = Flushed::begin();
         match self.0 {
             Kind::Portable(simd) => simd.run(job),
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,8 @@
 //! Vectors of numbers, and the choice of their instructions.
 
 pub(crate) mod instructions;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod subnormals;
 pub(crate) mod vector;

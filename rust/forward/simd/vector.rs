@@ -28,6 +28,11 @@ pub(crate) trait Simd: Copy + Send + Sync {
 
     /// A number, copied to all lanes.
     fn splat(self, value: f32) -> Self::Floats;
+    /// A number of these, copied to all lanes.
+    #[inline(always)]
+    fn splat_of(self, from: &[f32; 32], index: usize) -> Self::Floats {
+        self.splat(from[index])
+    }
     /// Loads the first lanes.
     fn load(self, from: &[f32]) -> Self::Floats;
     /// Stores all lanes into the first numbers.
