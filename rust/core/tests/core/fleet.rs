@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -12,6 +13,8 @@ use proptest::prelude::*;
 use specds_core::Result;
 use specds_core::memory::{FoundHead, Memory, MemoryOptions, ObjectStore};
 use specds_index::Error;
+
+use crate::usefulness::answer;
 
 const NUM_PROCESSES: usize = 3;
 const NUM_TENANTS: usize = 3;
@@ -225,7 +228,7 @@ struct Fleet {
     /// True if each tenant has a store.
     is_divided: bool,
     store: FaultyBucket,
-    processes: Vec<(Memory, Knowledge)>,
+    processes: Vec<(Arc<Memory>, Knowledge)>,
     in_store: Knowledge,
     copy: (Bucket, Knowledge),
     texts: Vec<FleetText>,
@@ -237,8 +240,9 @@ fn name(tenant: usize) -> String {
     format!("tenant {tenant}")
 }
 
-fn memory() -> Memory {
-    Memory::new(MemoryOptions { max_bytes: 1 << 22, ..MemoryOptions::new(1 << 20) }).unwrap()
+fn memory() -> Arc<Memory> {
+    let options = MemoryOptions { max_bytes: 1 << 22, ..MemoryOptions::new(1 << 20) };
+    Arc::new(Memory::new(options).unwrap())
 }
 
 impl Fleet {
@@ -313,6 +317,8 @@ impl Fleet {
                 let tokens: Vec<_> = (first..first + 12).collect();
                 let (memory, knowledge) = &mut self.processes[of];
                 memory.insert(&name(tenant), &tokens).unwrap();
+                // A second request notes that drafts from the text were accepted.
+                assert!(answer(memory, &name(tenant), &tokens, 4, true) > 0);
                 knowledge.texts.insert(self.texts.len());
                 let (sure, maybe) = (knowledge.sure.clone(), knowledge.maybe.clone());
                 self.texts.push(FleetText { tenant, tokens, sure, maybe });

@@ -38,15 +38,21 @@ fn requests() -> Vec<Vec<u32>> {
     (0..8).flat_map(|_| 0..NUM_USEFUL).flat_map(of_useful).map(text).collect()
 }
 
-/// Answers a request, and returns the number of accepted tokens. The memory receives its text, and only if `notes`
-/// the accepted tokens.
-fn answer(memory: &Arc<Memory>, tenant: &str, tokens: &[u32], notes: bool) -> u64 {
+/// Answers a request behind a prompt, and returns the number of accepted tokens. The memory receives its text, and only
+/// if `notes` the accepted tokens.
+pub(crate) fn answer(
+    memory: &Arc<Memory>,
+    tenant: &str,
+    tokens: &[u32],
+    prompt: usize,
+    notes: bool,
+) -> u64 {
     let config = FusedConfig { learns: false, context: false, ..FusedConfig::default() };
     let drafter = FusedDrafter::new(None, Some(Arc::clone(memory)), config).unwrap();
     let drafter = Arc::new(drafter);
     let mut session = FusedSession::new(Arc::clone(&drafter), tenant).unwrap();
-    session.observe(&tokens[..PROMPT], None).unwrap();
-    let mut at = PROMPT;
+    session.observe(&tokens[..prompt], None).unwrap();
+    let mut at = prompt;
     while at < tokens.len() {
         let tree = drafted(&mut session, 4);
         let length = (tree.follow(&tokens[at..]).len() + 1).min(tokens.len() - at);
@@ -66,7 +72,7 @@ fn replay(max_bytes: usize, notes: bool) -> (u64, usize) {
     let memory = Arc::new(memory(max_bytes));
     let mut most = 0;
     let answered = requests().into_iter().map(|tokens| {
-        let num_accepted = answer(&memory, "", &tokens, notes);
+        let num_accepted = answer(&memory, "", &tokens, PROMPT, notes);
         most = most.max(memory.num_tokens());
         num_accepted
     });
@@ -81,7 +87,7 @@ fn replay_latest(most: usize) -> u64 {
         for text in &latest {
             memory.insert("", text).unwrap();
         }
-        let num_accepted = answer(&memory, "", &tokens, true);
+        let num_accepted = answer(&memory, "", &tokens, PROMPT, true);
         latest.retain(|text| *text != tokens);
         latest.push_back(tokens);
         while latest.len() * LENGTH > most {
@@ -114,7 +120,7 @@ fn left_in_store(notes: bool) -> usize {
     let others = (0..400).map(|number| text(1 << 20 | number));
     for (number, tokens) in requests().into_iter().chain(others).enumerate() {
         let worker = &workers[number / 2 % 2];
-        answer(worker, "ann", &tokens, notes);
+        answer(worker, "ann", &tokens, PROMPT, notes);
         worker.save(&path, None).unwrap();
     }
     let options = MemoryOptions { max_bytes: 1 << 24, ..MemoryOptions::new(VOCAB_SIZE) };
