@@ -28,9 +28,11 @@ LAYERS = {
 
 
 def read(root):
-    """Return the text of each file by its module path, without tests and roots of folders."""
+    """Return the text of each file by its module path, without tests, examples and roots."""
     paths = [path.relative_to(root) for path in root.rglob("*.rs")]
-    paths = [path for path in paths if path.stem not in ("lib", "mod") and path.parts[0] != "tests"]
+    apart = {"tests", "examples"}
+    paths = [path for path in paths if path.stem not in ("lib", "mod")]
+    paths = [path for path in paths if path.parts[0] not in apart]
     return {"::".join(path.with_suffix("").parts): (root / path).read_text() for path in paths}
 
 
