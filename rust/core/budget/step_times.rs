@@ -43,7 +43,7 @@ pub struct StepTimes {
     passes: PassSeconds,
 }
 
-/// The numbers of tokens of passes, which rise, and the seconds of each.
+/// The number of tokens and the seconds of each measured pass, in the order of their tokens.
 #[derive(Debug, Clone, Default)]
 struct PassSeconds(Vec<(f64, f64)>);
 

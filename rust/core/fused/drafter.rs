@@ -181,7 +181,7 @@ pub struct FusedSession {
     prompt_length: Option<usize>,
     /// The number of context tokens that the memory has received.
     num_given: usize,
-    /// The later ones that drafts from the memory predicted.
+    /// The ranges of later context tokens that drafts from the memory predicted.
     accepted: Vec<Range<usize>>,
     group: RequestGroup,
     predicted_output: Option<IndexedTokens>,

@@ -16,7 +16,7 @@ pub(crate) struct FinishedSequence {
     /// The number of prompt tokens at the beginning of `tokens`; 0 if they continue earlier ones.
     pub(crate) prompt_length: usize,
     pub(crate) group: GroupKey,
-    /// The tokens that drafts from earlier texts predicted.
+    /// The ranges of tokens that drafts from earlier texts predicted.
     pub(crate) accepted: Vec<Range<usize>>,
 }
 

@@ -1,6 +1,6 @@
-//! Multiplies states with a matrix of zeros: `product 12 9 int8 neon 2` twice those of nine tokens with weights of
-//! `Q4_K`, whose number in GGUF is 12.
+//! Multiplies a matrix of zeros with the states of some tokens.
 //!
+//! `product 12 9 int8 neon 2` does it twice, with nine tokens and weights of `Q4_K`, whose number in GGUF is 12.
 //! `make bench-arm` counts its instructions.
 
 use std::env::args;
