@@ -199,8 +199,8 @@ impl StepTimes {
         let graph_sizes = std::mem::take(&mut self.graph_sizes);
         let first = passes.seconds(1.0);
         let further = |tokens: f64| (passes.seconds(tokens) - first).max(0.0) / (host_s + first);
-        *self = Self { graph_sizes, ..Self::expecting_further(further, PASS_COST_SD) };
-        self.passes = passes;
+        let begun = Self::expecting_further(further, PASS_COST_SD);
+        *self = Self { graph_sizes, passes, ..begun };
     }
 
     /// Begins with a mean and a standard deviation of the logarithm of the cost of each bucket.
