@@ -7,7 +7,8 @@
 //! 3. Tiles of groups of rows: as many as the registers have sums for. A vector of weights is unpacked once for all
 //!    tokens of a tile, and a state is broadcast once for all its groups. Up to five tokens, several groups keep more
 //!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Of one token, one
-//!    group is a single stream from memory, which is read faster where its sums do not wait for each other.
+//!    group is a single stream from memory, which is read faster where its sums do not wait for each other. Whole
+//!    sums of rounded states wait for no multiplication, so that one group is best where registers are few.
 //! 4. Units of blocks along the columns, and in a unit blocks of 32 columns.
 //!
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
@@ -104,42 +105,46 @@ fn by_tokens<N: Numbers, F: BlockKind>(
     outputs: &mut [&mut [f32]],
 ) {
     macro_rules! tiles {
-        ($($tokens:literal $groups:literal),*) => {
+        ($($tokens:literal $groups:literal $fewer_groups:literal),*) => {
             match size {
                 // One group is read faster, where its sums do not wait for each other.
                 1 if N::IS_ROUNDED || isa.lanes() == 16 => {
                     let states = states.as_chunks().0;
-                    isa.run(Tile::<N, F, 1, 1>(rows, states, outputs, PhantomData));
+                    isa.run(Tile::<N, F, 1, 1, 1>(rows, states, outputs, PhantomData));
                 }
                 $($tokens => {
                     let states = states.as_chunks().0;
-                    isa.run(Tile::<N, F, $groups, $tokens>(rows, states, outputs, PhantomData));
+                    let tile = Tile::<N, F, $groups, $fewer_groups, $tokens>;
+                    isa.run(tile(rows, states, outputs, PhantomData));
                 })*
                 _ => {}
             }
         };
     }
-    tiles!(1 6, 2 4, 3 3, 5 2, 7 1, 9 1);
+    tiles!(1 6 6, 2 4 3, 3 3 2, 5 2 2, 7 1 1, 9 1 1);
 }
 
-/// A tile: `G` groups of rows at a time, times `T` tokens, whose states are block after block.
-struct Tile<'a, 'b, 'c, N, F, const G: usize, const T: usize>(
+/// A tile: `G` groups of rows at a time, `H` where a processor has 16 registers, times `T` tokens, whose states are
+/// block after block.
+struct Tile<'a, 'b, 'c, N, F, const G: usize, const H: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
     &'b mut [&'c mut [f32]],
     PhantomData<F>,
 );
 
-impl<N: Numbers, F: BlockKind, const G: usize, const T: usize> Job
-    for Tile<'_, '_, '_, N, F, G, T>
+impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> Job
+    for Tile<'_, '_, '_, N, F, G, H, T>
 {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self(rows, states, outputs, _) = self;
-        if S::IS_UNROLLED {
-            products::<S, N, F, G, T>(simd, rows, states, outputs);
-        } else {
+        if !S::IS_UNROLLED || (S::NUM_REGISTERS == 16 && N::IS_ROUNDED) {
             products::<S, N, F, 1, T>(simd, rows, states, outputs);
+        } else if S::NUM_REGISTERS == 16 {
+            products::<S, N, F, H, T>(simd, rows, states, outputs);
+        } else {
+            products::<S, N, F, G, T>(simd, rows, states, outputs);
         }
     }
 }
