@@ -66,6 +66,7 @@ WAYS = ["float32, without drafts", "float32", "int8, without drafts", "int8"]
 
 def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypatch):
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
+    monkeypatch.setattr(demo, "_MAX_SECONDS", math.inf)
     demo.run_demo("demo", 2, 24, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert (report["model"], report["rounds"]) == ("demo", 2)
@@ -80,6 +81,15 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
     assert re.search(r"gain of drafts +│ +\d\.\d\dx +│ +\d\.\d\dx", out)
     assert "Drafts changed no text" in out
     assert "specds chat --model FILE.gguf" in out
+
+
+def test_slow_machine_has_one_round(capsys, code, monkeypatch):
+    monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
+    monkeypatch.setattr(demo, "_MAX_SECONDS", 0.0)
+    demo.run_demo("demo", 1, 8, as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert report["rounds"] == 1
+    assert {way["num_tokens"] for way in report["requests"][0]["ways"].values()} == {8}
 
 
 def test_demo_reports_a_text_that_drafts_changed(capsys, code, monkeypatch):

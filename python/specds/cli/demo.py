@@ -15,6 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from inspect import getsource
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from rich.table import Table
@@ -67,6 +68,8 @@ _SCHEMA = {
 _BASELINE = "without drafts"
 # A gain that a user notices.
 _NOTICED = 1.1
+# A further round begins only if it ends within these seconds.
+_MAX_SECONDS = 30.0
 # The first passes of a process read the weights from the file.
 _WARM_UP_TOKENS = 4
 
@@ -104,16 +107,16 @@ class Answers:
 
 @dataclass
 class Comparison:
-    """The answers of each way to each request, by the names of both."""
+    """The answers of each way to each request, by the names of both, and the number of rounds."""
 
     ways: Sequence[Way]
     answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
     _calls: dict[str, Callable[[Batch, dict[str, Any]], CallResult]] = field(default_factory=dict)
-    _num_rounds: int = 0
+    num_rounds: int = 0
 
     def start_round(self) -> None:
         self._calls = {way.name: way.start() for way in self.ways}
-        self._num_rounds += 1
+        self.num_rounds += 1
 
     def answer(self, request: TimedRequest, max_new_tokens: int) -> dict[str, Answers]:
         """Answer a request in each way; every round begins with another one."""
@@ -130,7 +133,7 @@ class Comparison:
                 own = {}
             call = self._calls[way.name]
             calls[way.name] = partial(call, [request.token_ids], settings | own)
-        for name, timed in in_turns(calls, self._num_rounds).items():
+        for name, timed in in_turns(calls, self.num_rounds).items():
             row, [text] = rows[name], timed.result.token_ids
             row.text, row.steps = text, steps[name]
             row.passes = timed.result.stats.num_drafts if timed.result.stats else len(text)
@@ -143,7 +146,11 @@ class Comparison:
 def run_demo(
     name: str, num_prompts: int, max_new_tokens: int, *, rounds: int = 2, as_json: bool = False
 ) -> None:
-    """Answer the requests for `smollm2` or `demo`; print texts and a table, or JSON."""
+    """Answer the requests for `smollm2` or `demo`; print texts and a table, or JSON.
+
+    Slow machines have one round, for a result within half a minute.
+    """
+    start = perf_counter()
     with loading(name) as progress:
         model, tokenizer = load_model(name, device="cpu", framework="numpy", progress=progress)
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
@@ -179,6 +186,7 @@ def run_demo(
         warm_up.start_round()
         warm_up.answer(requests[0], _WARM_UP_TOKENS)
         comparison = Comparison(ways)
+        round_start = perf_counter()
         comparison.start_round()
         for request in requests:
             if not as_json:
@@ -187,13 +195,18 @@ def run_demo(
             rows = comparison.answer(request, max_new_tokens)
             if not as_json:
                 _show(rows, tokenizer)
+        round_s = perf_counter() - round_start
         for number in range(1, rounds):
+            if perf_counter() - start + round_s > _MAX_SECONDS:
+                break
             comparison.start_round()
             with terminal.waiting(f"round {number + 1} of {rounds}, in another order"):
                 for request in requests:
                     comparison.answer(request, max_new_tokens)
     if as_json:
-        terminal.print_json({"model": name, "rounds": rounds, "requests": _records(comparison)})
+        records = _records(comparison)
+        rounds = comparison.num_rounds
+        terminal.print_json({"model": name, "rounds": rounds, "requests": records})
         return
     terminal.out.print(display.titled("tokens a second", _table(comparison)))
     for line in _summary(comparison):
