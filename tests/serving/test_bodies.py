@@ -29,6 +29,7 @@ WRONG = [
     (CHAT, {"messages": [{"role": "user", "content": "\ud800"}]}, "text"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "not text"),
     (CHAT, {"messages": [{"role": "assistant", "tool_calls": [1]}]}, "tool_calls"),
+    (CHAT, {"messages": HELLO * 2049}, "at most 2,048"),
     (CHAT, {"temperature": "hot"}, "temperature"),
     (CHAT, {"temperature": -1}, "temperature"),
     (CHAT, {"temperature": True}, "temperature"),

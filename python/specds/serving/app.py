@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,26 +67,31 @@ class ServedModel:
 
 def make_app(served: ServedModel) -> Starlette:
     """Return the application."""
-    routes = _Routes(served)
+    routes, reader, started = _Routes(served), served.reader, int(time.time())
+    listed, shown = ollama.about(served, started)
+    answers: dict[str, tuple[Callable[[Any, str], ApiRequest], type[Reply]]] = {
+        "/v1/chat/completions": (reader.chat, Reply),
+        "/v1/completions": (reader.completion, Reply),
+        "/infill": (reader.infill, InfillReply),
+        "/api/chat": (partial(ollama.read_chat, reader), ollama.ChatReply),
+        "/api/generate": (partial(ollama.read_generate, reader), ollama.GenerateReply),
+    }
     paths: dict[str, tuple[str, Any]] = {
         "/v1/models": ("GET", routes.models),
         "/v1/models/{name:path}": ("GET", routes.models),
-        "/v1/chat/completions": ("POST", routes.chat),
-        "/v1/completions": ("POST", routes.completions),
         "/v1/embeddings": ("POST", routes.embeddings),
-        "/infill": ("POST", routes.infill),
-        "/api/chat": ("POST", routes.ollama_chat),
-        "/api/generate": ("POST", routes.ollama_generate),
-        "/api/tags": ("GET", routes.ollama_tags),
-        "/api/ps": ("GET", routes.ollama_tags),
-        "/api/show": ("POST", routes.ollama_show),
-        "/api/version": ("GET", routes.ollama_version),
+        "/api/tags": ("GET", _always({"models": [listed]})),
+        "/api/ps": ("GET", _always({"models": [listed]})),
+        "/api/show": ("POST", _always(shown)),
+        "/api/version": ("GET", _always({"version": ollama.VERSION})),
         "/tokenize": ("POST", routes.tokenize),
         "/detokenize": ("POST", routes.detokenize),
-        "/health": ("GET", routes.health),
+        "/health": ("GET", _always({"status": "ok"})),
         "/": ("GET", routes.chat_page),
         "/metrics": ("GET", routes.metrics),
     }
+    for path, (read, reply_of) in answers.items():
+        paths[path] = "POST", partial(routes.answer, read=read, reply_of=reply_of)
     # Some clients have no `/v1` in their base address.
     paths |= {path.removeprefix("/v1"): route for path, route in paths.items()}
 
@@ -204,6 +209,15 @@ def _is_own(host: str, server: Any) -> bool:
     return not host or not local or is_address or name in ("localhost", "testserver")
 
 
+def _always(body: Any) -> Callable[[Request], Awaitable[Response]]:
+    """Return a route whose answer does not depend on the request."""
+
+    async def route(_: Request) -> Response:
+        return JSONResponse(body)
+
+    return route
+
+
 class _Routes:
     def __init__(self, served: ServedModel) -> None:
         self._served, self._reader, self._engine = served, served.reader, served.engine
@@ -234,9 +248,6 @@ class _Routes:
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
         return Response(self._page, media_type="text/html", headers=headers)
 
-    async def health(self, _: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -252,44 +263,15 @@ class _Routes:
         text = await run_in_threadpool(self._reader.text, await _body(request))
         return JSONResponse({"content": text, "prompt": text})
 
-    async def chat(self, request: Request) -> Response:
-        return await self._answer(request, self._reader.chat)
-
-    async def completions(self, request: Request) -> Response:
-        return await self._answer(request, self._reader.completion)
-
-    async def infill(self, request: Request) -> Response:
-        return await self._answer(request, self._reader.infill, InfillReply)
-
-    async def ollama_chat(self, request: Request) -> Response:
-        read = partial(ollama.read_chat, self._reader)
-        return await self._answer(request, read, ollama.ChatReply)
-
-    async def ollama_generate(self, request: Request) -> Response:
-        read = partial(ollama.read_generate, self._reader)
-        return await self._answer(request, read, ollama.GenerateReply)
-
-    async def ollama_tags(self, _: Request) -> Response:
-        return JSONResponse({"models": [ollama.about(self._served, self._started)[0]]})
-
-    async def ollama_show(self, _: Request) -> Response:
-        return JSONResponse(ollama.about(self._served, self._started)[1])
-
-    async def ollama_version(self, _: Request) -> Response:
-        return JSONResponse({"version": ollama.VERSION})
-
-    async def _answer(
-        self,
-        request: Request,
-        read: Callable[[Any, str], ApiRequest],
-        reply_of: type[Reply] = Reply,
+    async def answer(
+        self, request: Request, read: Callable[[Any, str], ApiRequest], reply_of: type[Reply]
     ) -> Response:
         call, inbox = await self._begun(request, await _body(request), read)
         reply = reply_of(call, inbox.jobs, self._served.name, self._served.tokenizer)
         if call.is_streamed:
             return _EventStream(inbox, reply)
 
-        async def answer() -> Response:
+        async def whole() -> Response:
             updates = [Update() for _ in inbox.jobs]
             async for index, more in inbox:
                 updates[index] = more
@@ -298,7 +280,7 @@ class _Routes:
                     return _refused(request, *status_of(update.failure))
             return JSONResponse(reply.whole(updates))
 
-        return await inbox.watched(request, answer())
+        return await inbox.watched(request, whole())
 
     async def _begun(
         self, request: Request, body: Any, read: Callable[[Any, str], ApiRequest]
