@@ -5,8 +5,9 @@
 //!
 //! 1. Blocks of [`MAX_QUERIES`] queries of one head of keys: their states and sums stay in the near caches.
 //! 2. Pages of [`PAGE_SLOTS`] slots, in the order of positions: a page is read once for all queries of a block.
-//! 3. Tiles of up to 4 queries (2 where vectors have 8 lanes). A tile with four vectors of keys takes 16 registers for
-//!    sums and 4 for keys, of 32 (AVX-512), or 8 and 4 of 16.
+//! 3. Tiles of up to 4 queries and four vectors of keys, which take 16 registers for sums and 4 for keys of 32 (AVX-512).
+//!    Where vectors have 8 lanes, up to 6 queries and two vectors take 12 and 2 of 16: a key is converted from float16
+//!    in as much time as two products take.
 //! 4. Dimensions of keys, and then slots of values.
 //!
 //! Scores are summed in the order of positions, wherever the tokens lie: a token of a tree computes what it
@@ -145,20 +146,37 @@ fn by_type<S: Simd, const IS_HALF: bool>(
         // Pages whose slots are positions for all queries, one after the other, then the others at once.
         while first < end {
             let next = if first < shared { first + 1 } else { end };
-            // Tiles of queries: the sums of more do not fit in the registers.
-            for queries in queries.chunks_mut(S::LANES / 4) {
-                macro_rules! together {
-                    ($($number:literal)*) => {
-                        match queries.len() {
-                            $($number => if let Some(queries) = queries.first_chunk_mut() {
-                                let pages = first..next;
-                                attend::<S, IS_HALF, $number>(simd, keys, queries, scores, pages);
-                            },)*
-                            _ => {}
+            let mut rest = &mut *queries;
+            while !rest.is_empty() {
+                // As many as the registers have sums for.
+                let is_wide = S::LANES == 16;
+                let number = match rest.len() {
+                    6.. if !is_wide => 6,
+                    4.. => 4,
+                    3 if is_wide => 3,
+                    2.. => 2,
+                    _ => 1,
+                };
+                let (tile, others) = std::mem::take(&mut rest).split_at_mut(number);
+                rest = others;
+                macro_rules! attend {
+                    ($number:literal, $vectors:literal) => {
+                        if let Some(queries) = tile.first_chunk_mut() {
+                            let pages = first..next;
+                            attend::<S, IS_HALF, $number, $vectors>(
+                                simd, keys, queries, scores, pages,
+                            );
                         }
                     };
                 }
-                together!(1 2 3 4);
+                match number {
+                    6 => attend!(6, 2),
+                    4 if is_wide => attend!(4, 4),
+                    4 => attend!(4, 2),
+                    3 => attend!(3, 4),
+                    2 => attend!(2, 4),
+                    _ => attend!(1, 4),
+                }
             }
             first = next;
         }
@@ -173,9 +191,9 @@ fn by_type<S: Simd, const IS_HALF: bool>(
     }
 }
 
-/// Adds what the queries see in some pages.
+/// Adds what the queries see in some pages, by `B` vectors of keys and of values at a time.
 #[inline(always)]
-fn attend<S: Simd, const IS_HALF: bool, const N: usize>(
+fn attend<S: Simd, const IS_HALF: bool, const N: usize, const B: usize>(
     simd: S,
     keys: Keys<'_>,
     queries: &mut [Query<'_>; N],
@@ -187,7 +205,7 @@ fn attend<S: Simd, const IS_HALF: bool, const N: usize>(
     scores.resize(scores.len().max(N * number), 0.0);
     for (place, page) in keys.pages[pages].iter().enumerate() {
         let scores = &mut scores[place * PAGE_SLOTS..];
-        score_page::<S, IS_HALF, N>(simd, keys, page.keys, queries, scores, number);
+        score_page::<S, IS_HALF, N, B>(simd, keys, page.keys, queries, scores, number);
     }
     for query in 0..N {
         let visible = queries[query].visible;
@@ -201,13 +219,13 @@ fn attend<S: Simd, const IS_HALF: bool, const N: usize>(
     }
     for place in (0..number).step_by(PAGE_SLOTS) {
         let scores = &mut scores[place..];
-        add_block::<S, IS_HALF, N>(simd, keys, queries, scores, number, first_slot + place);
+        add_block::<S, IS_HALF, N, B>(simd, keys, queries, scores, number, first_slot + place);
     }
 }
 
 /// Adds the values of a page of positions, whose scores become weights.
 #[inline(always)]
-fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
+fn add_block<S: Simd, const IS_HALF: bool, const N: usize, const B: usize>(
     simd: S,
     keys: Keys<'_>,
     queries: &mut [Query<'_>; N],
@@ -230,32 +248,31 @@ fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
             corrections[query] = update_softmax(simd, &mut queries[query].softmax, scores, range);
         }
     }
-    let mut is_shared = true;
+    // The positions that all of them see, each in the slot of the same number.
+    let (mut from, mut to) = (0, usize::MAX);
     for query in 0..N {
-        is_shared &=
-            ranges[query] == ranges[0] && ranges[query].1 <= queries[query].visible.num_contiguous;
+        from = from.max(ranges[query].0);
+        to = to.min(ranges[query].1).min(queries[query].visible.num_contiguous);
+    }
+    if from >= to {
+        (from, to) = (usize::MAX, usize::MAX);
     }
     let mut first = 0;
     while first + S::LANES <= size {
         let values = Values::<IS_HALF> { keys, first };
         macro_rules! add {
-            ($number:literal) => {{
+            ($number:expr) => {{
                 let mut sums = [[simd.splat(0.0); $number]; N];
                 for query in 0..N {
                     sums[query] = load(simd, &queries[query].attended[first..], corrections[query]);
                 }
-                if is_shared {
-                    let (start, end) = ranges[0];
-                    let mut weights: [&[f32]; N] = [&[]; N];
-                    for query in 0..N {
-                        weights[query] =
-                            &scores[query * stride + start - first_position..][..end - start];
-                    }
-                    sums = values.add(simd, start, weights, sums);
-                } else {
+                // Each query adds what it sees before and after them by itself, in the order of positions.
+                for is_before in [true, false] {
                     for query in 0..N {
                         let Visible { num_contiguous, ref path } = *queries[query].visible;
-                        let (mut position, end) = ranges[query];
+                        let (start, end) = ranges[query];
+                        let (mut position, end) =
+                            if is_before { (start, end.min(from)) } else { (start.max(to), end) };
                         while position < end {
                             // A run of slots.
                             let (slot, number) = if position < num_contiguous {
@@ -269,6 +286,14 @@ fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
                             position += number;
                         }
                     }
+                    if is_before && from < to {
+                        let mut weights: [&[f32]; N] = [&[]; N];
+                        for query in 0..N {
+                            weights[query] =
+                                &scores[query * stride + from - first_position..][..to - from];
+                        }
+                        sums = values.add(simd, from, weights, sums);
+                    }
                 }
                 for query in 0..N {
                     store(simd, sums[query], &mut queries[query].attended[first..]);
@@ -276,8 +301,8 @@ fn add_block<S: Simd, const IS_HALF: bool, const N: usize>(
                 first += $number * S::LANES;
             }};
         }
-        if size - first >= 4 * S::LANES {
-            add!(4);
+        if size - first >= B * S::LANES {
+            add!(B);
         } else {
             add!(1);
         }
@@ -314,7 +339,7 @@ fn numbers<S: Simd, const IS_HALF: bool>(simd: S, bytes: &[u8], place: usize) ->
 
 /// Writes the products of the queries and each key of a page; the scores of a query are `stride` after those before.
 #[inline(always)]
-fn score_page<S: Simd, const IS_HALF: bool, const N: usize>(
+fn score_page<S: Simd, const IS_HALF: bool, const N: usize, const B: usize>(
     simd: S,
     keys: Keys<'_>,
     page: &[u8],
@@ -328,26 +353,26 @@ fn score_page<S: Simd, const IS_HALF: bool, const N: usize>(
     for query in 0..N {
         states[query] = &queries[query].states[..size];
     }
-    // Four vectors of keys at a time.
-    for (part, start) in places.step_by(4 * S::LANES * size).enumerate() {
-        let mut sums = [[simd.splat(0.0); 4]; N];
+    // `B` vectors of keys at a time.
+    for (part, start) in places.step_by(B * S::LANES * size).enumerate() {
+        let mut sums = [[simd.splat(0.0); B]; N];
         for dimension in 0..size {
-            let mut lanes = [simd.splat(0.0); 4];
-            for block in 0..4 {
+            let mut lanes = [simd.splat(0.0); B];
+            for block in 0..B {
                 let place = start + (block * size + dimension) * S::LANES;
                 lanes[block] = numbers::<S, IS_HALF>(simd, page, place);
             }
             for query in 0..N {
                 let state = simd.splat(states[query][dimension]);
-                for block in 0..4 {
+                for block in 0..B {
                     sums[query][block] = simd.fma(lanes[block], state, sums[query][block]);
                 }
             }
         }
         let scale = simd.splat(keys.scale);
         for query in 0..N {
-            let scores = &mut scores[query * stride + part * 4 * S::LANES..][..4 * S::LANES];
-            for block in 0..4 {
+            let scores = &mut scores[query * stride + part * B * S::LANES..][..B * S::LANES];
+            for block in 0..B {
                 let mut score = simd.mul(sums[query][block], scale);
                 if let Some(cap) = keys.score_cap {
                     score = simd
