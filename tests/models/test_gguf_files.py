@@ -100,6 +100,19 @@ def test_tokens_spelled_alike_are_decoded_by_the_list_of_the_file(tmp_path):
     assert heavy.batch_decode([[6, 5], [8, 5]]) == ["abb", "abb"]
 
 
+def test_runs_of_spaces_are_the_tokens_that_the_file_defines(tmp_path):
+    tokens = ["<unk>", "<s>", "</s>", "▁", "a", "▁a", "  ", "   "]
+    extra = sentencepiece(tokens, [2, 3, 3, 1, 1, 1, 4, 4])
+    extra["tokenizer.ggml.add_space_prefix"] = False
+    path = str(write_model(tmp_path / "m.gguf", "llama", vocab=len(tokens), extra=extra))
+    text = "a a  a     a"
+    for tokenizer in (load_encoder(path), load_tokenizer(path)):
+        # As in llama.cpp, the longest one first.
+        token_ids = tokenizer.encode(text, add_special_tokens=False)
+        assert token_ids == [4, 5, 6, 4, 7, 6, 4]
+        assert tokenizer.decode(token_ids) == text
+
+
 def test_byte_level_tokens_spelled_alike_are_decoded(tmp_path):
     extra = byte_tokenizer()
     extra["tokenizer.ggml.tokens"] += ["a", "<|im_end|>"]

@@ -68,8 +68,14 @@ def build_backend(file: GgufFile, path: str | PathLike[str]) -> Any:
                 backend = _of_sentencepiece(file, tokens, types, tokenizers)
             else:
                 raise UnknownTokenizerError(f"its tokenizer is of the kind {kind!r}")
+            # Spaces alone are found where a space is SentencePiece's sign already.
+            has_signs = kind == "llama" and not _has_space_prefix(file)
             added = [
-                tokenizers.AddedToken(token, special=type_ == CONTROL, normalized=False)
+                tokenizers.AddedToken(
+                    token,
+                    special=type_ == CONTROL,
+                    normalized=has_signs and type_ == USER_DEFINED and not token.strip("▁"),
+                )
                 for token, type_ in zip(tokens, types, strict=True)
                 if type_ in (CONTROL, USER_DEFINED) and token
             ]
@@ -156,7 +162,7 @@ def _of_sentencepiece(file: GgufFile, tokens: list[str], types: list[int], token
         byte_fallback=True,
     )
     backend = tokenizers.Tokenizer(model)
-    has_prefix = field(file, "tokenizer.ggml.add_space_prefix", True) is True
+    has_prefix = _has_space_prefix(file)
     spaces = tokenizers.normalizers.Replace(" ", "▁")
     prefix = [tokenizers.normalizers.Prepend("▁")] * has_prefix
     backend.normalizer = tokenizers.normalizers.Sequence([*prefix, spaces])
@@ -164,6 +170,10 @@ def _of_sentencepiece(file: GgufFile, tokens: list[str], types: list[int], token
     strip = [of.Strip(content=" ", left=1)] * has_prefix
     backend.decoder = of.Sequence([of.Replace("▁", " "), of.ByteFallback(), of.Fuse(), *strip])
     return backend
+
+
+def _has_space_prefix(file: GgufFile) -> bool:
+    return field(file, "tokenizer.ggml.add_space_prefix", True) is True
 
 
 def _add_ends(backend: Any, file: GgufFile, tokens: list[str], kind: str, tokenizers: Any) -> None:
