@@ -1,8 +1,10 @@
-"""A real model in vLLM on a CPU writes requests of nine kinds: plain, with specds, with n-grams.
+r"""A real model in vLLM on a CPU writes requests of nine kinds: plain, with specds, with n-grams.
 
     make bench-vllm ARGS="--limit 2"
     make bench-vllm ARGS="--kinds schema tools --limit 5 --ways plain specds"
     make bench-vllm ARGS="--new-tokens 32 --at-once --ways plain specds bound"
+    make bench-vllm ARGS="--kinds 'chat with a log' 'code with a log' --rows 1"
+    make bench-vllm ARGS='--kinds edit summary --sampling "{\"repetition_penalty\": 1.3}"'
 
 Kinds at once, some requests of each, then each kind alone, two requests at a time. All ways run in
 one process and take turns at each batch. CPU seconds, the prompts included. Requests of `schema`
@@ -10,6 +12,7 @@ and `tools` have grammars, and are all at once. `bound` verifies only the drafte
 baseline text contains, so no choice of draft sizes can gain more.
 """
 
+import json
 from contextlib import ExitStack
 
 from engines.workload import WHOLE
@@ -29,6 +32,8 @@ def main():
     options = parser(__doc__, WAYS, every_kind(), limit=2, more=structured_kinds())
     options.set_defaults(ways=[way for way in WAYS if way != "bound"])
     options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
+    options.add_argument("--rows", type=int, default=10, help="requests of a step, at most")
+    options.add_argument("--sampling", default={}, type=json.loads, help="of all requests, as JSON")
     asked = options.parse_args()
     ours = {"memory_scope": "shared", **asked.options}
     limits = {"prompt_lookup_min": 3, "prompt_lookup_max": 5}
@@ -38,8 +43,8 @@ def main():
         "bound": {**chains(8), "additional_config": {"specds": {**ours, **WHOLE}}},
         "n-grams": {"speculative_config": {**NGRAMS, **limits}},
     }
-    usual = {"model": str(folder_of("smollm2")), "max_num_seqs": 10, "max_model_len": 2048}
-    usual["disable_log_stats"] = False
+    usual = {"model": str(folder_of("smollm2")), "max_num_seqs": asked.rows}
+    usual |= {"max_model_len": 2048, "disable_log_stats": False}
     rows, answers, order = [], {}, [way for way in WAYS if way in asked.ways]
     with ExitStack() as stack:
         engines = {way: stack.enter_context(Engine(**usual, **about[way])) for way in order}
@@ -104,7 +109,7 @@ def measured(engine, asks, asked, grammars, answers):
 def write(engine, asks, asked, grammars=()):
     tokenizer = engine.llm.get_tokenizer()
     ids = [list(encode(tokenizer, one)) for one in asks]
-    return engine.generate(ids, asked.new_tokens, structured=grammars, ignore_eos=False)
+    return engine.generate(ids, asked.new_tokens, grammars, ignore_eos=False, **asked.sampling)
 
 
 def batches(asked):

@@ -122,8 +122,9 @@ impl EngineDrafter {
     ///     names: The engine's name of each row's request.
     ///     starts: Number of tokens of each row that precede its context, if the context is not the whole text.
     ///     request_options: Options of each request, read when it begins: its `tenant`, the name of its
-    ///         `group` and a `predicted_output`, whose first `max_context` tokens are used, at most
-    ///         262,144. One that is unknown or of a wrong type is ignored and counted in `stats`.
+    ///         `group`, a `predicted_output`, whose first `max_context` tokens are used, at most
+    ///         262,144, and whether it is `penalized`: the engine changes the scores of tokens by what was written,
+    ///         or forbids some. One that is unknown or of a wrong type is ignored and counted in `stats`.
     ///     num_verified: Number of tokens of each row's last draft that the engine verified, if it cut drafts.
     ///
     /// Raises:

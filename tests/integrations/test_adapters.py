@@ -178,6 +178,28 @@ def test_request_options_are_those_with_the_prefix(extra, options):
     assert parse_request_options(extra) == options
 
 
+@pytest.mark.parametrize(
+    ("sampling", "is_penalized"),
+    [
+        (None, False),
+        ({"repetition_penalty": 1.0, "presence_penalty": 0.0, "allowed_token_ids": None}, False),
+        ({"repetition_penalty": 1.3}, True),
+        ({"presence_penalty": -0.5}, True),
+        ({"frequency_penalty": 0.5}, True),
+        ({"logit_bias": {3: 1.0}}, True),
+        ({"bad_words": ["no"]}, True),
+        ({"allowed_token_ids": [3]}, True),
+    ],
+)
+def test_penalties_are_an_option_of_the_request(sampling, is_penalized):
+    sampling = sampling and SimpleNamespace(**sampling)
+    expected = {"penalized": True} if is_penalized else {}
+    assert parse_request_options(None, sampling) == expected
+    assert parse_request_options({"specds_off": True}, sampling) is None
+    given = parse_request_options({"specds_penalized": False, "specds_tenant": "a"}, sampling)
+    assert given == {"tenant": "a", "penalized": False}
+
+
 def test_invalid_request_options_are_logged_and_counted_once_per_request(caplog):
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), StubRunner()
     proposer.request_options = {"a": {"group": 0.5}, "b": {"tenat": "ann"}, "c": {}}

@@ -11,6 +11,7 @@ from datastores import build
 from reference_engine import ReferenceEngineDrafter, ReturnedError, sync
 from specds import EngineDrafter, FusedConfig, FusedDrafter
 from specds.drafters import Memory
+from vllm_shapes import WHOLE
 
 VOCAB_SIZE = 4
 GARBAGE = VOCAB_SIZE + 3
@@ -316,6 +317,38 @@ def test_limits_of_a_row_apply_to_it_alone(tmp_path):
     _chains, lengths, probs = ours.draft_chains(5, max_nodes=[5, 2, 0, 9], min_prob=[0, 0, 0, 1])
     assert lengths.tolist() == [5, 2, 0, 0]
     assert (np.diff(probs[0]) <= 0).all()
+
+
+def test_probabilities_follow_the_acceptance_of_their_row_alone():
+    """The acceptance of another row must not show. Costs, which would correct them, are ignored."""
+    base, probs = [1, 2, 3, 1, 2, 3, 1, 2], {}
+    for rows in ("wrong", "right"), ("right",):
+        drafter, texts = EngineDrafter(**WHOLE), dict.fromkeys(rows, base)
+        found = probs[rows] = []
+        for step in range(12):
+            drafter.sync([*texts.values()], rows)
+            drafted, _, ours = drafter.draft_chains(3)
+            found.append(dict(zip(rows, ours[:, 0].tolist(), strict=True)))
+            news = {"wrong": [60 + step, *base], "right": drafted[-1].tolist()}
+            texts = {name: [*text, *news[name]] for name, text in texts.items()}
+    both, alone = probs.values()
+    assert both[0]["wrong"] == both[0]["right"]
+    assert both[-1]["wrong"] < both[0]["wrong"] / 2
+    assert both[-1]["right"] > both[0]["right"]
+    assert [step["right"] for step in both] == [step["right"] for step in alone]
+
+
+def test_penalized_request_begins_with_lower_probabilities_and_smaller_drafts():
+    text, options = [1, 2, 3, 1, 2, 3, 1, 2], [{}, {"penalized": True}]
+    drafter = EngineDrafter(**WHOLE)
+    drafter.sync([text, text], ["a", "b"], request_options=options)
+    tokens, _, probs = drafter.draft_chains(4)
+    assert tokens[0].tolist() == tokens[1].tolist()
+    assert (probs[1] < probs[0]).all()
+    drafter = EngineDrafter(step_cost=[[1, 1.0], [33, 5.0]])
+    drafter.sync([text] * 8, [*"abcdefgh"], request_options=[*[{}] * 4, *[options[1]] * 4])
+    lengths = drafter.draft_chains(8)[1]
+    assert lengths[4:].sum() < lengths[:4].sum()
 
 
 def test_tokens_outside_the_vocabulary_of_the_engine_are_not_drafted(tmp_path):

@@ -331,16 +331,30 @@ def should_log(before: int, now: int) -> bool:
 _PREFIX = "specds_"
 
 
-def parse_request_options(extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def parse_request_options(
+    extra: Mapping[str, Any] | None, sampling: Any = None
+) -> dict[str, Any] | None:
     """Return the options of a request from the engine's extra arguments; None disables drafts.
 
-    These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, a list of
-    token ids. The drafter ignores and counts values of wrong types, and names with our prefix that
-    are unknown.
+    These are `specds_off`, `specds_tenant`, `specds_group`, `specds_predicted_output`, a list of
+    token ids, and `specds_penalized`, which the engine's sampling parameters set. The drafter
+    ignores and counts values of wrong types, and names with our prefix that are unknown.
     """
     named = ((str(key), value) for key, value in (extra or {}).items())
     given = {key.removeprefix(_PREFIX): value for key, value in named if key.startswith(_PREFIX)}
-    return None if is_off(given) else given
+    if is_off(given):
+        return None
+    return {"penalized": True, **given} if _is_penalized(sampling) else given
+
+
+_PENALTIES = ("presence_penalty", "frequency_penalty", "logit_bias", "bad_words")
+
+
+def _is_penalized(sampling: Any) -> bool:
+    """Return whether sampling parameters change the scores of tokens, or forbid some."""
+    is_repeating = getattr(sampling, "repetition_penalty", 1) != 1
+    has_allowed = getattr(sampling, "allowed_token_ids", None) is not None
+    return is_repeating or has_allowed or any(getattr(sampling, name, None) for name in _PENALTIES)
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:

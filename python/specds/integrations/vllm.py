@@ -178,7 +178,8 @@ class VllmAdapter(Adapter):
 
     def begin_request(self, name: str, sampling: Any, prompt_ids: Sequence[int] | None) -> None:
         """Read the options and the limit of a request, and begin its constraint if it has one."""
-        self.request_options[name] = parse_request_options(sampling and sampling.extra_args)
+        extra = sampling and sampling.extra_args
+        self.request_options[name] = parse_request_options(extra, sampling)
         self.shadows.pop(name, None)
         self._limits.pop(name, None)
         most = getattr(sampling, "max_tokens", None)

@@ -193,6 +193,10 @@ class ChainSpeculator(VllmAdapter):
         parts, starts, totals = self._contexts(names, packed)
         scheduled, cut = step.scheduled_spec_decode_tokens, step.num_invalid_spec_tokens
         kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
+        if not self._times_steps:
+            # A draft ahead is compared with the tokens of a step that verified another.
+            rows = zip(kept, parts, strict=True)
+            kept = [max(number, 0 if part is None else len(part)) for number, part in rows]
         self.sync(parts, names, starts, num_verified=kept)
         return parts, starts, totals
 

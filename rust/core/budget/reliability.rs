@@ -9,6 +9,9 @@ const INITIAL_RELIABILITY: f64 = 0.7;
 const DRAFTER_VARIANCE: f64 = 1.0;
 /// The variance of the bias of a row before any outcome.
 const ROW_VARIANCE: f64 = 0.5;
+/// The initial factor of the odds of a row with penalties. A small model in vLLM accepted 20 % of the drafted tokens of
+/// such rows, and 44 % of those of others.
+const PENALIZED_ODDS: f64 = 1.0 / 3.0;
 /// The fraction of what is known of a bias that is still known after a step.
 const RETENTION: f64 = 0.99;
 /// The upper bound of the factor of a probability.
@@ -74,11 +77,24 @@ impl From<f64> for Reliability {
 
 impl Default for RowReliability {
     fn default() -> Self {
-        Self(Bias { mean: 0.0, variance: ROW_VARIANCE })
+        Self::of(false)
+    }
+}
+
+impl RowReliability {
+    pub(crate) fn of(is_penalized: bool) -> Self {
+        let mean = if is_penalized { PENALIZED_ODDS.ln() } else { 0.0 };
+        Self(Bias { mean, variance: ROW_VARIANCE })
     }
 }
 
 impl Reliability {
+    /// Returns a reliability that leaves all corrections to the row.
+    pub(crate) fn of_one_row() -> Self {
+        let bias = Bias { mean: 0.0, variance: 0.0 };
+        Self { bias, sure_rejections: 0.0, sure_outcomes: INITIAL_SURE_OUTCOMES }
+    }
+
     fn odds(&self, row: RowReliability) -> f64 {
         (self.bias.mean + row.0.mean).exp()
     }

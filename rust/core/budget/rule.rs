@@ -31,6 +31,8 @@ pub enum Costs<'a> {
 /// The state of one row.
 #[derive(Debug, Clone, Default)]
 pub struct RowBudget {
+    /// True if the request has penalties, which make drafted tokens less likely.
+    is_penalized: bool,
     /// The reliability of the probabilities of its drafts.
     reliability: RowReliability,
     /// The moving average of the net gain of a draft, in tokens.
@@ -50,6 +52,30 @@ pub struct RowBudget {
 }
 
 impl RowBudget {
+    pub(crate) fn of(is_penalized: bool) -> Self {
+        let reliability = RowReliability::of(is_penalized);
+        Self { is_penalized, reliability, ..Self::default() }
+    }
+
+    /// Returns to the state before the first draft.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::of(self.is_penalized);
+    }
+
+    /// Stores a draft until [`learn`](Self::learn), and returns the probability of each node by the acceptance of
+    /// earlier drafts of this row alone, on which no other row depends.
+    pub(crate) fn expected(&mut self, draft: &TokenTree) -> Vec<f64> {
+        (self.draft, self.num_verified) = (draft.clone(), draft.len());
+        Reliability::of_one_row().gains(self.reliability, draft)
+    }
+
+    /// Updates the reliability of this row alone by the tokens that it emitted after its last draft.
+    pub(crate) fn learn(&mut self, emitted: &[u32]) {
+        let draft = std::mem::take(&mut self.draft);
+        let outcome = (&mut self.reliability, draft, self.num_verified, emitted);
+        Reliability::of_one_row().learn(std::iter::once(outcome));
+    }
+
     /// Returns true if the row drafts in the next step.
     pub fn drafts(&self) -> bool {
         self.backoff == 0

@@ -138,6 +138,12 @@ impl TokenTree {
         self.sources.truncate(num_nodes);
     }
 
+    /// Sets the probability of each node. The caller maintains the invariants of [`TokenTree::new`].
+    #[expect(clippy::cast_possible_truncation, reason = "probabilities")]
+    pub(crate) fn set_probs(&mut self, probs: &[f64]) {
+        self.probs = probs.iter().map(|&prob| prob as f32).collect();
+    }
+
     /// Adds a node. The caller maintains the invariants of [`TokenTree::new`].
     pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
         self.token_ids.push(token);

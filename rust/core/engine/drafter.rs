@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::budget::rule::{Costs, DraftStats, RowBudget};
+use crate::budget::rule::{Costs, DraftStats};
 use crate::budget::selection::{DraftSizes, Passes};
 use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
@@ -209,12 +209,14 @@ impl EngineDrafter {
             };
             self.counts.num_refused += u64::from(!is_served);
         }
-        if !self.ignores_cost() {
-            let rows = requests.rows.iter_mut().flatten();
-            let outcomes = rows.map(|request| {
-                let emitted = &request.session.context()[request.previous_len..];
-                (&mut request.budget, emitted)
-            });
+        let rows = requests.rows.iter_mut().flatten();
+        let outcomes = rows.map(|request| {
+            let emitted = &request.session.context()[request.previous_len..];
+            (&mut request.budget, emitted)
+        });
+        if self.ignores_cost() {
+            outcomes.for_each(|(budget, emitted)| budget.learn(emitted));
+        } else {
             self.draft_stats.learn(outcomes);
         }
         self.counts.draft_s += start.elapsed().as_secs_f64();
@@ -338,7 +340,7 @@ impl EngineDrafter {
         let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
         let (drafts, chosen): (Vec<_>, Vec<_>) = drafts.into_iter().unzip();
         let chosen = chosen.into_iter();
-        let trees: Vec<_> =
+        let mut trees: Vec<_> =
             chosen.map(|tree| tree.or_else(|| trees.next()).unwrap_or_default()).collect();
         let costs = match &self.config.step_cost {
             None | Some(LoadCost::Ignored) => None,
@@ -351,6 +353,12 @@ impl EngineDrafter {
             let passes = self.draft_sizes.map_or(Passes::Packed, Passes::Uniform);
             self.draft_stats.choose(&mut rows, &drafted, num_rows, costs, passes, draft_s)
         });
+        if sizes.is_none() {
+            for (row, tree) in rows.iter_mut().zip(&mut trees) {
+                let expected = row.expected(tree);
+                tree.set_probs(&expected);
+            }
+        }
         for (row, (draft, mut tree)) in drafts.into_iter().zip(trees).enumerate() {
             tree.truncate(sizes.as_ref().map_or(usize::MAX, |sizes| sizes[row]));
             *draft = tree;
@@ -402,7 +410,7 @@ impl EngineDrafter {
         self.draft_stats.reset_reliability();
         for request in lock(&self.requests).all_mut() {
             request.session.reset_isolated_weights();
-            request.budget = RowBudget::default();
+            request.budget.reset();
         }
     }
 

@@ -25,6 +25,8 @@ pub struct RequestOptions {
     pub group: Option<String>,
     /// Token ids of the predicted output; empty for none.
     pub predicted_output: Vec<u32>,
+    /// True if the request has penalties, or tokens that it forbids or prefers.
+    pub is_penalized: bool,
     /// A message for each option that cannot be read.
     pub unreadable: Vec<String>,
 }
@@ -39,6 +41,7 @@ impl RequestOptions {
             tenant: &self.tenant,
             group: self.group.as_deref(),
             predicted_output: &self.predicted_output,
+            is_penalized: self.is_penalized,
             unreadable_options: &self.unreadable,
             ..Context::default()
         })
@@ -49,9 +52,10 @@ impl RequestOptions {
     pub fn set(&mut self, name: &str, value: OptionValue) {
         use OptionValue::{Absent, Integer, Switch, Text, Tokens};
         let needs = match (name, value) {
-            ("off" | "tenant" | "group" | "predicted_output", Absent) => return,
-            ("off", value) => match is_on(&value) {
-                Some(is_off) => return self.is_off = is_off,
+            ("off" | "penalized" | "tenant" | "group" | "predicted_output", Absent) => return,
+            ("off" | "penalized", value) => match is_on(&value) {
+                Some(is_on) if name == "off" => return self.is_off = is_on,
+                Some(is_on) => return self.is_penalized = is_on,
                 None => "must be true or false",
             },
             ("tenant", Text(name)) => return self.tenant = name,
@@ -115,6 +119,9 @@ mod tests {
             let options = read("off", value.clone());
             let found = options.unreadable.is_empty().then_some(options.is_off);
             assert_eq!(found, is_off, "{value:?}");
+            let options = read("penalized", value.clone());
+            let found = options.unreadable.is_empty().then_some(options.is_penalized);
+            assert_eq!(found, is_off, "{value:?}");
         }
         for (value, name) in [
             (text("ann"), Some("ann")),
@@ -138,7 +145,7 @@ mod tests {
             let options = read("predicted_output", value);
             assert_eq!(options.unreadable, ["`predicted_output` must be a list of token ids"]);
         }
-        for name in ["off", "tenant", "group", "predicted_output"] {
+        for name in ["off", "penalized", "tenant", "group", "predicted_output"] {
             assert_eq!(read(name, Absent), RequestOptions::default());
         }
         assert_eq!(read("tenat", text("ann")).unreadable, ["`tenat` is unknown"]);

@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub group: Option<&'a str>,
     /// The predicted output; empty for none.
     pub predicted_output: &'a [u32],
+    /// True if the engine changes the scores of tokens by what the request has written, or forbids some.
+    pub is_penalized: bool,
     /// A message for each option of the request that could not be read.
     pub unreadable_options: &'a [String],
     /// Number of tokens of the last draft that the engine verified; `None` for all.
@@ -66,7 +68,7 @@ impl EngineRequest {
             draft: TokenTree::default(),
             chosen: None,
             is_chosen: false,
-            budget: RowBudget::default(),
+            budget: RowBudget::of(context.is_penalized),
         }
     }
 

@@ -16,6 +16,7 @@ from engines import workload
 from engines.served import Served, server_command
 from engines.vllm import Engine, chains, schedule_ahead
 from specds.integrations.adapter import Adapter
+from specds.integrations.vllm import VllmAdapter
 
 STEPS = "specds:row_steps_total "
 
@@ -31,8 +32,8 @@ def plug_in():
     vllm_plugin.register()
 
 
-def texts(engine, prompts):
-    return engine.generate(prompts[:5], max_tokens=24)
+def texts(engine, prompts, **sampling):
+    return engine.generate(prompts[:5], max_tokens=24, **sampling)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,10 @@ def test_greedy_text_is_the_engine_s_own_with_scheduling_ahead(prompts, about):
     assert found[1] > 20
 
 
-def test_adaptive_verification_expects_as_many_tokens_as_are_accepted(prompts, monkeypatch):
+@pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.3, "presence_penalty": 1.5}])
+def test_adaptive_verification_expects_as_many_tokens_as_are_accepted(
+    prompts, penalties, monkeypatch
+):
     import torch
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 
@@ -94,8 +98,9 @@ def test_adaptive_verification_expects_as_many_tokens_as_are_accepted(prompts, m
             return drafts
 
         ours.propose = proposed
-        texts(engine, prompts)
+        texts(engine, prompts, **penalties)
         accepted = counter(engine, "num_accepted_tokens")
+    print(f"\naccepted tokens with {penalties}: {sum(expected):.1f} expected, {accepted} found")
     assert accepted / 1.5 < sum(expected) < accepted * 1.5
 
 
@@ -110,15 +115,47 @@ def test_failures_cost_no_text(prompts, monkeypatch):
         assert engine.proposer.num_failures > 10
 
 
-def test_sizes_of_drafts_follow_the_measured_cost_of_steps(prompts):
+def test_the_worker_measures_passes_at_its_start_and_drafts_follow_them(prompts, monkeypatch):
     with Engine() as engine:
         expected = texts(engine, prompts)
+    logged = MagicMock()
+    monkeypatch.setattr(VllmAdapter, "log", logged)
     with Engine(**chains(4, step_cost="measured"), disable_log_stats=False) as engine:
+        assert engine.proposer.measures
         assert texts(engine, prompts) == expected
         stats = engine.proposer.drafter.stats()
         assert stats["num_draft_tokens"] == verified(engine) > 0
         assert engine.proposer.num_failures == 0
-    assert stats["num_draft_tokens"] < 2 * stats["num_row_steps"], "they were of fixed size"
+    [line] = [call.args[1] for call in logged.info.call_args_list if "ms of passes" in call.args[0]]
+    times = {int(size): float(ms) for size, ms in (part.split(": ") for part in line.split(", "))}
+    assert list(times) == [1, 2, 3, 4, 6, 8, 12, 16]  # at most four rows of five tokens
+    assert all(ms > 0 for ms in times.values())
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_new_weights_keep_the_request_cache(prompts, is_ahead):
+    """By the calls of TRL's colocated mode, and of `collective_rpc("reload_weights")`."""
+    about = {"async_scheduling": is_ahead, "disable_log_stats": False}
+    accepted = [0]
+    with Engine(**chains(4, memory_scope="shared"), **about) as engine:
+        speculator, model = engine.proposer, engine.runner.get_model()
+        speculator.drafter = drafter = MagicMock(wraps=speculator.drafter)
+        expected = texts(engine, prompts)
+        name, weights = next(iter(model.named_parameters()))
+        changes = (
+            lambda: model.load_weights([(name, weights.clone())]),
+            lambda: engine.llm.collective_rpc("reload_weights"),
+        )
+        for number, change in enumerate(changes, start=1):
+            accepted.append(counter(engine, "num_accepted_tokens"))
+            change()
+            assert texts(engine, prompts) == expected
+            if is_ahead:
+                speculator.wait()
+            assert drafter.reset_acceptance.call_count == number
+        assert speculator.num_failures == 0
+    # All texts are in the cache the second time.
+    assert accepted[2] - accepted[1] > 1.3 * accepted[1]
 
 
 def test_drafts_of_a_step_have_one_size_of_the_schedule(prompts):
