@@ -93,7 +93,7 @@ test-matrix: dev ## the tests with the oldest (for Python 3.11) and newest torch
 	    ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 MKL_ENABLE_INSTRUCTIONS=$$3 PYTHONPATH=target/matrix \
 	    $(BIN)/pytest || exit 1; done || exit 1; done
 
-$(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed $(VENV)-trl/installed: $(VENV)-%/installed: benches/engines/install.sh
+$(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed $(VENV)-trl/installed $(VENV)-device/installed: $(VENV)-%/installed: benches/engines/install.sh
 	$< $* $(VENV)-$*
 
 $(VENV)-trl/installed: | $(VENV)-vllm/installed
@@ -186,6 +186,14 @@ bench-engines: dev target/engines/prompts.json ## tokens per decode step in each
 bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
+device-bundle: python/specds/_core.abi3.so $(VENV)-vllm/installed ## vLLM and a model in pieces below 60 MiB, for a GPU without a network
+	PYTHONPATH=python:benches $(VENV)-vllm/bin/python -m engines.device_bundle
+
+device-rehearsal: device-bundle $(VENV)-device/installed target/engines/prompts.json ## the pieces assembled, and their checks on a CPU
+	rm -rf target/rehearsal && $(VENV)-device/bin/python target/device/assemble.py target/rehearsal
+	PYTHONPATH=target/rehearsal/site OMP_NUM_THREADS=1 \
+	$(VENV)-device/bin/python -W ignore -m engines.device_checks --rehearse packages/demo/specds_demo/main
+
 bench-device-clock: dev ## vLLM's steps with drafts on a simulated device, asynchronous and not; ARGS="32 100": rows, steps
 	$(BENCH) -W ignore -m engines.device_clock $(ARGS)
 
@@ -257,4 +265,4 @@ train-demo: dev
 	$(BIN)/python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-trl $(VENV)-wheels target build && find python -name '*.so' -delete
+	rm -rf $(VENV) $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-trl $(VENV)-device $(VENV)-wheels target build && find python -name '*.so' -delete

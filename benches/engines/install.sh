@@ -37,7 +37,12 @@ case $engine in
     $pip install --no-deps trl==1.16.0 datasets==5.2.0 pyarrow==26.0.1 pandas==3.1.1 dill==0.4.1 multiprocess==0.70.19 \
       xxhash==4.1.0 python-dateutil pytz tzdata
     ;;
-  *) echo "no engine $engine: llama, vllm, trl or sglang" >&2; exit 2 ;;
+  device) # about what a machine for a bundle has; Triton's interpreter needs an older numpy
+    $pip install torch==2.11.0 transformers==5.17.0 numpy==2.3.5 accelerate aiohttp cloudpickle einops grpcio httpx \
+      nvidia-ml-py opencv-python-headless pillow prometheus-client protobuf psutil py-cpuinfo pyyaml regex requests \
+      sentencepiece setuptools simplejson six tiktoken tqdm uvloop wrapt
+    ;;
+  *) echo "no engine $engine: llama, vllm, trl, device or sglang" >&2; exit 2 ;;
 esac
 # pytest finds this package on its path: its Rust extension is the same for all Pythons.
 $pip install 'pytest>=8.3' 'pytest-timeout>=2.3' hypothesis rich typer
