@@ -36,6 +36,7 @@ NOT_RUN = {
     r"python -m specds\.integrations\.sglang": "an engine; `make test-sglang`",
     r"llama\.cpp/": "a build of llama.cpp; `make test-llama-server`",
     "python3 -m gpu": "a GPU; tests/benches/test_gpu.py",
+    "(python3|PYTHONPATH=.* python3) .*vllm-bundle": "a bundle; `make device-rehearsal`",
     "specds bench acceptance --shape chain$": "one option; tests/bench/test_acceptance.py",
 }
 

@@ -14,6 +14,8 @@ import tarfile
 from pathlib import Path
 
 MANIFEST = "sha256.json"
+PYTHON = (3, 12)
+"""The version that the wheels of a bundle are for."""
 
 
 def sha256(path: Path) -> str:
@@ -38,6 +40,8 @@ def join(pieces: Path, folder: Path) -> list[Path]:
 
 
 def main() -> None:
+    if sys.version_info[:2] != PYTHON:
+        raise SystemExit(f"its wheels are for Python {PYTHON[0]}.{PYTHON[1]}: run it by that")
     folder = Path(sys.argv[1])
     archive, gguf = join(Path(__file__).parent, folder)
     with tarfile.open(archive) as tar:

@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from engines import device_assemble, device_ops
-from engines.device_assemble import MANIFEST, sha256
+from engines.device_assemble import MANIFEST, PYTHON, sha256
 from real.models import gguf_of
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "target" / "device"
-PYTHON, MOST_BYTES = "3.12", 56 << 20
+MOST_BYTES = 56 << 20
 # Those that `LLM` imports, without those of torch and transformers.
 # fmt: off
 NEEDED = [
@@ -63,7 +63,8 @@ def main() -> None:
 def add_requirements(site: Path) -> None:
     """Install the wheels for another Python, in the versions of this environment."""
     versions = [f"{name}=={version(name)}" for name in NEEDED] + ["gguf"]
-    about = ["--no-deps", "--only-binary=:all:", "--python-version", PYTHON, "--no-compile"]
+    about = ["--no-deps", "--only-binary=:all:", "--no-compile"]
+    about += ["--python-version", ".".join(map(str, PYTHON))]
     about += [word for name in _MANYLINUX for word in ("--platform", f"{name}_x86_64")]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, "--target", str(site), *about, *versions], check=True)

@@ -2,6 +2,8 @@
 # install.sh ENGINE ENVIRONMENT: an engine for a CPU in a virtual environment of its own, from the package index
 set -euo pipefail
 engine=$1 environment=$2 pip="$2/bin/pip --disable-pip-version-check --quiet"
+# The wheels of a bundle for a device are for one Python.
+if [ "$engine" = device ]; then PYTHON=${PYTHON:-python3.12}; fi
 test -x "$environment/bin/python" || "${PYTHON:-python3}" -m venv "$environment"
 
 # The wheel's requirements but those whose names match: kernels for GPUs, and torch, of which we say the version.

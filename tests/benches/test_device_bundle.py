@@ -1,10 +1,11 @@
 """Pieces of a bundle for a machine with a GPU: joined, missing and damaged."""
 
 import json
+import sys
 
 import pytest
 
-from engines import device_bundle
+from engines import device_assemble, device_bundle
 from engines.device_assemble import MANIFEST, join, sha256
 
 
@@ -26,3 +27,9 @@ def test_pieces_are_joined_unless_one_is_missing_or_damaged(tmp_path, monkeypatc
     pieces[-1].unlink()
     with pytest.raises(SystemExit, match=f"damaged: {pieces[1].name}, {pieces[-1].name}$"):
         join(made, tmp_path / "other")
+
+
+def test_other_versions_of_python_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_assemble, "PYTHON", (3, sys.version_info.minor + 1))
+    with pytest.raises(SystemExit, match="its wheels are for Python 3"):
+        device_assemble.main()
