@@ -162,4 +162,4 @@ def test_other_threads_run_while_a_long_text_is_tokenized():
     number, ids = ticks(lambda text: encoded(backend, text, add_special_tokens=False))
     alone, wanted = ticks(lambda text: backend.encode(text, add_special_tokens=False).ids)
     assert ids == wanted
-    assert number > 5 > alone
+    assert number > 5 + 2 * alone, (number, alone)
