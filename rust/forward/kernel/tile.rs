@@ -8,7 +8,7 @@
 //!    tokens of a tile, and a state is broadcast once for all its groups. Up to five tokens, several groups keep more
 //!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Of one token, one
 //!    group is a single stream from memory, which is read faster where its sums do not wait for each other. Whole
-//!    sums of rounded states wait for no multiplication, so that one group is best where registers are few.
+//!    sums of rounded states wait for no multiplication, so that one group is best where vectors have 8 lanes.
 //! 4. Units of blocks along the columns, and in a unit blocks of 32 columns.
 //!
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
@@ -105,27 +105,22 @@ fn by_tokens<N: Numbers, F: BlockKind>(
     outputs: &mut [&mut [f32]],
 ) {
     macro_rules! tiles {
-        ($($tokens:literal $groups:literal $fewer_groups:literal),*) => {
+        ($($tokens:literal $groups:literal $groups_of_8_lanes:literal),*) => {
             match size {
-                // One group is read faster, where its sums do not wait for each other.
-                1 if N::IS_ROUNDED || isa.lanes() == 16 => {
-                    let states = states.as_chunks().0;
-                    isa.run(Tile::<N, F, 1, 1, 1>(rows, states, outputs, PhantomData));
-                }
                 $($tokens => {
                     let states = states.as_chunks().0;
-                    let tile = Tile::<N, F, $groups, $fewer_groups, $tokens>;
+                    let tile = Tile::<N, F, $groups, $groups_of_8_lanes, $tokens>;
                     isa.run(tile(rows, states, outputs, PhantomData));
                 })*
                 _ => {}
             }
         };
     }
-    tiles!(1 6 6, 2 4 3, 3 3 2, 5 2 2, 7 1 1, 9 1 1);
+    tiles!(1 1 6, 2 4 3, 3 3 2, 5 2 2, 7 1 1, 9 1 1);
 }
 
-/// A tile: `G` groups of rows at a time, `H` where a processor has 16 registers, times `T` tokens, whose states are
-/// block after block.
+/// A tile: `G` groups of rows at a time, `H` where vectors have 8 lanes, times `T` tokens, whose states are block after
+/// block.
 struct Tile<'a, 'b, 'c, N, F, const G: usize, const H: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
@@ -139,9 +134,11 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self(rows, states, outputs, _) = self;
-        if !S::IS_UNROLLED || (S::NUM_REGISTERS == 16 && N::IS_ROUNDED) {
+        // 8 lanes leave 16 registers: of AVX2, and of NEON, where a vector takes two.
+        let is_narrow = S::LANES == 8;
+        if !S::IS_UNROLLED || (is_narrow && N::IS_ROUNDED) {
             products::<S, N, F, 1, T>(simd, rows, states, outputs);
-        } else if S::NUM_REGISTERS == 16 {
+        } else if is_narrow {
             products::<S, N, F, H, T>(simd, rows, states, outputs);
         } else {
             products::<S, N, F, G, T>(simd, rows, states, outputs);

@@ -100,7 +100,6 @@ impl Simd for Neon {
     type Floats = FloatPair;
     type Words = WordPair;
     const LANES: usize = 8;
-    const NUM_REGISTERS: usize = 32;
     const HAS_SIGNED_BYTES: bool = true;
     const IS_UNROLLED: bool = true;
 

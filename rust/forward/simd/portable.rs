@@ -88,7 +88,6 @@ impl Simd for Portable {
     type Floats = Floats;
     type Words = Words;
     const LANES: usize = LANES;
-    const NUM_REGISTERS: usize = 16;
     const HAS_SIGNED_BYTES: bool = false;
     const IS_UNROLLED: bool = false;
 

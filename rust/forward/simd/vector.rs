@@ -17,8 +17,6 @@ pub(crate) trait Simd: Copy + Send + Sync {
     type Words: Copy;
     /// The lanes of a vector.
     const LANES: usize;
-    /// The number of vector registers.
-    const NUM_REGISTERS: usize;
     /// True where [`dot`](Self::dot) takes 128 off numbers of 8 bits.
     const HAS_SIGNED_BYTES: bool;
     /// False where kernels are loops, one group of rows at a time: unrolled, their portable code was five times that of

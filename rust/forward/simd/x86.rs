@@ -74,7 +74,6 @@ impl Simd for Avx2 {
     type Floats = __m256;
     type Words = __m256i;
     const LANES: usize = 8;
-    const NUM_REGISTERS: usize = 16;
     const HAS_SIGNED_BYTES: bool = true;
     const IS_UNROLLED: bool = true;
 
@@ -171,7 +170,6 @@ impl Simd for Avx512 {
     type Floats = __m512;
     type Words = __m512i;
     const LANES: usize = 16;
-    const NUM_REGISTERS: usize = 32;
     const HAS_SIGNED_BYTES: bool = false;
     const IS_UNROLLED: bool = true;
 
