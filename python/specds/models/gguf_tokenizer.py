@@ -68,7 +68,7 @@ def build_backend(file: GgufFile, path: str | PathLike[str]) -> Any:
                 backend = _of_sentencepiece(file, tokens, types, tokenizers)
             else:
                 raise UnknownTokenizerError(f"its tokenizer is of the kind {kind!r}")
-            # Spaces alone are found where a space is SentencePiece's sign already.
+            # SentencePiece writes spaces as signs, in which tokens of spaces alone are spelled.
             has_signs = kind == "llama" and not _has_space_prefix(file)
             added = [
                 tokenizers.AddedToken(

@@ -67,8 +67,8 @@ class ServedModel:
 
 def make_app(served: ServedModel) -> Starlette:
     """Return the application."""
-    routes, reader, started = _Routes(served), served.reader, int(time.time())
-    listed, shown = ollama.about(served, started)
+    routes, reader = _Routes(served), served.reader
+    listed, shown = ollama.about(served, routes.started)
     answers: dict[str, tuple[Callable[[Any, str], ApiRequest], type[Reply]]] = {
         "/v1/chat/completions": (reader.chat, Reply),
         "/v1/completions": (reader.completion, Reply),
@@ -222,14 +222,14 @@ class _Routes:
     def __init__(self, served: ServedModel) -> None:
         self._served, self._reader, self._engine = served, served.reader, served.engine
         self._metrics, self._page = Metrics(served.engine), page("specds.serving", "specds serve")
-        self._started = int(time.time())
+        self.started = int(time.time())
 
     async def models(self, request: Request) -> Response:
         model = self._served.model
         about = {
             "id": self._served.name,
             "object": "model",
-            "created": self._started,
+            "created": self.started,
             "owned_by": "specds",
             "context_length": model.context_length,
             "max_model_len": model.context_length,

@@ -33,7 +33,7 @@ _logged = set[str]()
 MOST_CHOICES = 16
 _MOST_STOPS, _MOST_STOP_CHARS, _MOST_TOP = 16, 1024, 20
 _MOST_MESSAGES = 2048
-"""A copy of 20,000 for the template holds all other threads for 20 ms."""
+"""Messages of a request: to copy 20,000 for the template would stop all other threads for 20 ms."""
 _MOST_CHARS_A_TOKEN = 32
 """Characters for each token of the context, beyond which a text is not tokenized."""
 _MOST_ITEMS = 10_000
@@ -561,7 +561,7 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         raise RequestError("messages must be a list of at least one message", "messages")
     if len(given) > _MOST_MESSAGES:
         raise RequestError(
-            f"messages has {len(given):,} messages, and at most {_MOST_MESSAGES:,} are read",
+            f"messages must have at most {_MOST_MESSAGES:,} messages, not {len(given):,}",
             "messages",
         )
     found = []
