@@ -204,8 +204,8 @@ def run_demo(
                 for request in requests:
                     comparison.answer(request, max_new_tokens)
     if as_json:
-        report = {"model": name, "rounds": comparison.num_rounds, "requests": _records(comparison)}
-        terminal.print_json(report)
+        result = {"model": name, "rounds": comparison.num_rounds, "requests": _records(comparison)}
+        terminal.print_json(result)
         return
     terminal.out.print(display.titled("tokens a second", _table(comparison)))
     for line in _summary(comparison):
