@@ -9,10 +9,10 @@ BENCH_WITH_HELPERS := PYTHONPATH=benches:tests/helpers $(BIN)/python
 export SPECDS_DEFAULT_DATASTORE ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
 # Daily.
 
@@ -81,7 +81,25 @@ test-arm: ## passes on 64-bit Arm, emulated (Debian: qemu-user)
 bench-arm: dev ## instructions a weight and token on 64-bit Arm; ARGS="--types Q4_K,Q6_K"
 	rustup target add $(ARM)
 	cargo build --quiet --release --target $(ARM) -p specds-forward --example product
-	$(BENCH) benches/arm_instructions.py $(ARGS)
+	$(BENCH) benches/instructions.py arm target/$(ARM)/release/examples/product $(ARGS)
+
+# A static program needs no files of the emulated system. Bochs executes AVX-VNNI, but none of its processors that boot
+# report it: the programs take it for granted.
+X86 = x86_64-unknown-linux-musl
+test-x86 bench-x86: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER = rust-lld
+test-x86 bench-x86: export CARGO_TARGET_DIR = target/emulated
+test-x86: export RUSTFLAGS = -C target-feature=+avxvnni,+avx512vnni
+bench-x86: export RUSTFLAGS = -C target-feature=+avxvnni
+
+test-x86: ## products on x86-64 with AVX-512, AVX-VNNI and AVX2, emulated by Bochs (see benches/bochs.py)
+	rustup target add $(X86)
+	cargo test --quiet --release --target $(X86) -p specds-forward --test forward --no-run
+	python3 benches/bochs.py $$(ls -t target/emulated/$(X86)/release/deps/forward-*[0-9a-f] | head -1) weights:: packing::
+
+bench-x86: dev ## instructions a weight and token on x86-64 with AVX-VNNI and AVX2; ARGS="--types Q4_K,Q6_K"
+	rustup target add $(X86)
+	cargo build --quiet --release --target $(X86) -p specds-forward --example product
+	$(BENCH) benches/instructions.py x86 target/emulated/$(X86)/release/examples/product $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800

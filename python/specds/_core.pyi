@@ -437,7 +437,7 @@ class ForwardModel:
         cls,
         file: GgufFile,
         *,
-        instructions: Literal["auto", "avx512", "avx2", "neon", "portable"] = "auto",
+        instructions: Literal["auto", "avx512", "avxvnni", "avx2", "neon", "portable"] = "auto",
         num_threads: int = 1,
         progress: Callable[[int, int], object] | None = None,
         cache: tuple[str | PathLike[str], int] | None = None,

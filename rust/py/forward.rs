@@ -154,7 +154,9 @@ pub(crate) struct ForwardModel(Model);
 
 #[pymethods]
 impl ForwardModel {
-    /// Packs the weights of a file by threads. `instructions` are `auto`, `avx512`, `avx2` or `portable`.
+    /// Packs the weights of a file by threads.
+    ///
+    /// `instructions` are `auto`, `avx512`, `avxvnni`, `avx2`, `neon` or `portable`.
     ///
     /// `progress` is called from time to time with the bytes that are packed and those of all weights. An exception
     /// of it, or Ctrl-C, ends the loading.
@@ -221,7 +223,7 @@ impl ForwardModel {
         Ok(dict)
     }
 
-    /// The instructions that passes use: `avx512`, `avx2` or `portable`.
+    /// The instructions that passes use: `avx512`, `avxvnni`, `avx2`, `neon` or `portable`.
     #[getter]
     fn instructions(&self) -> &'static str {
         self.0.isa.name()

@@ -131,6 +131,8 @@ struct Tile<'a, 'b, 'c, N, F, const G: usize, const H: usize, const T: usize>(
 impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> Job
     for Tile<'_, '_, '_, N, F, G, H, T>
 {
+    const HAS_DOTS: bool = N::IS_ROUNDED;
+
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self(rows, states, outputs, _) = self;

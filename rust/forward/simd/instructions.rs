@@ -20,6 +20,8 @@ enum Kind {
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
+    AvxVnni(Avx2, Avx2<true>),
+    #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
 
@@ -27,7 +29,11 @@ impl Instructions {
     /// Returns all that this processor has, the best one first.
     pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
-        let special = [Avx512::new().map(Kind::Avx512), Avx2::new().map(Kind::Avx2)];
+        let special = [
+            Avx512::new().map(Kind::Avx512),
+            Avx2::new().zip(Avx2::with_vnni()).map(|(avx2, vnni)| Kind::AvxVnni(avx2, vnni)),
+            Avx2::new().map(Kind::Avx2),
+        ];
         #[cfg(target_arch = "aarch64")]
         let special = [Neon::new().map(Kind::Neon)];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -41,7 +47,7 @@ impl Instructions {
         Self::available().into_iter().find(|isa| name == "auto" || isa.name() == name)
     }
 
-    /// The name: `avx512`, `avx2`, `neon` or `portable`.
+    /// The name: `avx512`, `avxvnni`, `avx2`, `neon` or `portable`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Portable(_) => "portable",
@@ -49,6 +55,8 @@ impl Instructions {
             Kind::Neon(_) => "neon",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni(..) => "avxvnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512(_) => "avx512",
         }
@@ -60,7 +68,7 @@ impl Instructions {
     }
 
     /// Runs a kernel, in which subnormal numbers count as zero.
-    pub(crate) fn run(self, job: impl Job) {
+    pub(crate) fn run<J: Job>(self, job: J) {
         let _flushed = Flushed::begin();
         match self.0 {
             Kind::Portable(simd) => simd.run(job),
@@ -68,6 +76,10 @@ impl Instructions {
             Kind::Neon(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2(simd) => simd.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni(_, simd) if J::HAS_DOTS => simd.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni(simd, _) => simd.run(job),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512(simd) => simd.run(job),
         }

@@ -5,6 +5,9 @@
 
 /// A kernel, for any vectors.
 pub(crate) trait Job {
+    /// True for kernels with [`dot`](Simd::dot): AVX-VNNI is AVX2 for all others.
+    const HAS_DOTS: bool = false;
+
     /// Must be `#[inline(always)]`, as all that it calls: only then do the instructions of `S` apply to it.
     fn run<S: Simd>(self, simd: S);
 }

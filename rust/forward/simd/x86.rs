@@ -6,19 +6,26 @@ use std::arch::x86_64::*;
 
 use super::vector::{Job, Simd};
 
-/// AVX2 with fused multiplication and halves.
+/// AVX2 with fused multiplication and halves, and with products of bytes if `VNNI`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<const VNNI: bool = false>(());
 
 /// AVX-512 with products of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Avx512(());
 
-impl Avx2 {
+impl Avx2<false> {
     pub(crate) fn new() -> Option<Self> {
         let is_there = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
+        is_there.then_some(Self(()))
+    }
+}
+
+impl Avx2<true> {
+    pub(crate) fn with_vnni() -> Option<Self> {
+        let is_there = is_x86_feature_detected!("avxvnni") && Avx2::new().is_some();
         is_there.then_some(Self(()))
     }
 }
@@ -70,21 +77,25 @@ fn signed(word: u32) -> i32 {
     word.cast_signed()
 }
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type Floats = __m256;
     type Words = __m256i;
     const LANES: usize = 8;
-    const HAS_SIGNED_BYTES: bool = true;
+    const HAS_SIGNED_BYTES: bool = !VNNI;
     const IS_UNROLLED: bool = true;
 
     #[inline]
     fn run(self, job: impl Job) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn run(simd: Avx2, job: impl Job) {
+        fn run(simd: impl Simd, job: impl Job) {
+            job.run(simd);
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn run_with_vnni(simd: impl Simd, job: impl Job) {
             job.run(simd);
         }
         // SAFETY: `self` exists only where the processor has the instructions.
-        unsafe { run(self, job) }
+        unsafe { if VNNI { run_with_vnni(self, job) } else { run(self, job) } }
     }
 
     methods! {
@@ -141,6 +152,10 @@ impl Simd for Avx2 {
         }
         fn dot(sum: __m256i, numbers: [__m256i; 2], bytes: [u32; 2], bits: u32) -> __m256i {
             let [first, second] = bytes.map(|of| _mm256_set1_epi32(signed(of)));
+            if VNNI {
+                let sum = _mm256_dpbusd_avx_epi32(sum, numbers[0], first);
+                return _mm256_dpbusd_avx_epi32(sum, numbers[1], second);
+            }
             let ones = _mm256_set1_epi16(1);
             if bits == 8 {
                 // Products of bytes without a sign could be too large for 16 bits.
@@ -160,7 +175,7 @@ impl Simd for Avx2 {
             _mm256_add_epi32(sum, _mm256_madd_epi16(products, ones))
         }
         fn finish(sum: __m256i, bits: u32) -> __m256i {
-            if bits <= 4 { _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) } else { sum }
+            if bits <= 4 && !VNNI { _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) } else { sum }
         }
         fn prefetch(place: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
     }
@@ -198,11 +213,11 @@ impl Simd for Avx512 {
         fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
         fn sum(value: __m512) -> f32 {
             let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(value));
-            Avx2(()).sum(_mm256_add_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
+            Avx2::<false>(()).sum(_mm256_add_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
         }
         fn greatest(value: __m512) -> f32 {
             let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(value));
-            Avx2(()).greatest(_mm256_max_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
+            Avx2::<false>(()).greatest(_mm256_max_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
         }
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn round(value: __m512) -> __m512i { _mm512_cvtps_epi32(value) }
