@@ -157,18 +157,34 @@ def test_memory_outlives_the_server(logs, tmp_path):
     assert numbers[1] > 2 * numbers[0] + 10
 
 
-def test_concurrent_slots_write_the_baseline_text(plain, ours):
-    """But for one: what shares a batch changes the rounding of a prompt, without drafts too."""
+def margins(server, conversation):
+    """Return the text, and each token's end in it and lead over the next best token in nats."""
+    text, answer = server.chat(conversation, logprobs=True, top_logprobs=2)
+    tokens = answer["choices"][0]["logprobs"]["content"]
+    best = [[top["logprob"] for top in token["top_logprobs"]] for token in tokens]
+    ends = itertools.accumulate(len(token["token"]) for token in tokens)
+    return text, [(end, first - second) for end, (first, second) in zip(ends, best, strict=True)]
 
-    def at_once(server):
-        with ThreadPoolExecutor(4) as pool:
-            return [text for text, _ in pool.map(server.chat, ASKED)]
 
-    alone = [plain.chat(conversation)[0] for conversation in ASKED]
-    texts = [at_once(plain), at_once(ours)]
-    same = [sum(a == b for a, b in zip(text, alone, strict=True)) for text in texts]
-    print(f"\nfour at once, as one by one: plain {same[0]}, drafting {same[1]} of {len(alone)}")
-    assert min(same) >= len(alone) - 1
+def is_near_tie(tokens, character):
+    """Return if the token at the character, or the one before it, leads by less than 0.5 nats."""
+    number = sum(end <= character for end, _ in tokens)
+    return min(lead for _, lead in tokens[max(number - 1, 0) : number + 1]) < 0.5
+
+
+def test_concurrent_slots_write_the_baseline_text_but_for_near_ties(plain, ours):
+    """llama.cpp's rounding depends on what shares a batch, without drafts too."""
+    total, ties, leads = 0, 0, 0
+    with ThreadPoolExecutor(4) as pool:
+        for conversation, (text, answer) in zip(ASKED, pool.map(ours.chat, ASKED), strict=True):
+            expected, tokens = margins(plain, conversation)
+            same = [a == b for a, b in zip(text, expected, strict=False)]
+            assert text == expected or is_near_tie(tokens, [*same, False].index(False))
+            total += accepted(answer)
+            ties += sum(is_near_tie(tokens, end) for end, _ in tokens[:-1])
+            leads += len(tokens)
+    assert total > 30
+    assert ties < 0.3 * leads
 
 
 def test_predicted_output_is_drafted_unless_the_request_is_off(plain, ours):
