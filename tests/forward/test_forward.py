@@ -239,7 +239,7 @@ def test_fork_during_a_pass_ends_or_raises(tmp_path):
 def test_portable_logits_are_those_of_avx2(tmp_path):
     portable = chain(model_of(tmp_path, instructions="portable"), TOKENS)
     vectors = chain(model_of(tmp_path, instructions="avx2"), TOKENS)
-    np.testing.assert_array_equal(portable, vectors)
+    np.testing.assert_allclose(portable, vectors, atol=1e-5 * vectors.std())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ NOT_COMPUTED = ("granitehybrid",)
 """Architectures that the core does not have."""
 NUM_TOKENS = 5
 _WINDOW = 4
-_SMALL = 20_000_000  # weights of a file whose portable passes are as others
 _MOST_WEIGHTS = 200_000_000  # of a layer that a second one of its kind follows
 _HUGE = 1_500_000_000  # of a layer that no other one is next to
 _MOST_EXPERTS = 200_000_000  # of the experts of a layer, unless a mix has all
@@ -121,14 +120,12 @@ class ShapedFile:
         path: The file.
         shape: The shape of its layers and of its vocabulary.
         layers: The number in the model of each layer.
-        num_weights: The number of its weights.
     """
 
     def __init__(self, path, shape, mix, *, vocab=512, seed=1, window=_WINDOW, tokenizer=None):
         self.path, self.shape = Path(path), {**reduced(shape, mix), "vocab": vocab}
         self.layers = sampled_layers(self.shape)
         self._tensors = dict(self._made(mix, np.random.default_rng(seed)))
-        self.num_weights = sum(math.prod(of) for _, of, _ in self._tensors.values())
         self.window = window
         fields = metadata_of(self.shape, self.layers, window) | (tokenizer or {})
         write_gguf(self.path, fields, self._tensors)
@@ -201,9 +198,6 @@ def _small(random, name, shape):
 def differences(file, instructions, expected, turn=0):
     """Yield what differs in the logits of a file: from `expected`, or among passes.
 
-    Portable passes are slow: they are of one of the activations, and if the file is not small,
-    over the first token alone.
-
     Args:
         file: A `ShapedFile`.
         instructions: The instructions of the passes.
@@ -214,10 +208,6 @@ def differences(file, instructions, expected, turn=0):
     model = ForwardModel(GgufFile(file.path), instructions=instructions, num_threads=2)
     tokens, computed = file.tokens(), ["float32", "int8"]
     in_parts = computed[turn % 2]
-    if instructions == "portable":
-        computed = [in_parts]
-        if file.num_weights > _SMALL:
-            tokens, in_parts = tokens[:1], None
     for place, activations in enumerate(computed):
         logits = _chain(model, tokens, activations, 1 + (turn + place) % 3)
         errors = logits - expected[: len(tokens)]
