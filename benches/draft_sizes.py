@@ -1,11 +1,12 @@
 """Gain of automatic draft sizes on recorded answers, by the costs of a model's forward passes.
 
-    make bench-sizes ARGS="--tokenizer llama --costs 1:48,9:109,32:391 ANSWERS.jsonl ..."
+    make bench-sizes ARGS="--tokenizer llama --costs 1:48,9:109,32:391,512:5398 ANSWERS.jsonl ..."
 
 A simulation: sessions and budget are those of the decoding loop, a draft takes its CPU time, and a
 pass the time that `--costs` gives for its tokens, interpolated. No model runs, so nothing is
-drafted from predictions. The last columns know how much of each draft is right, and verify as many
-nodes as save most time.
+drafted from predictions. The best sizes know how much of each draft is right, and verify as many
+nodes as save most time. With `--rival 1:51,512:6974`, the last columns have the prompts' share of
+the time, and the speedup of whole requests over an engine of these costs.
 """
 
 import argparse
@@ -31,10 +32,6 @@ class PassCosts:
 
     def __init__(self, known: dict[int, float]) -> None:
         self.known = sorted(known.items())
-        largest, most = self.known[-1]
-        factor = max((MAX_NODES + 1) / largest, 1)
-        sizes, seconds = zip(*self.known, (factor * largest, factor * most), strict=True)
-        self._seconds = np.interp(np.arange(MAX_NODES + 2), sizes, seconds)
 
     @classmethod
     def parsed(cls, text: str) -> "PassCosts":
@@ -42,7 +39,19 @@ class PassCosts:
         return cls({int(size): float(ms) / 1e3 for size, ms in pairs})
 
     def __call__(self, num_tokens: int) -> float:
-        return float(self._seconds[num_tokens])
+        factor = max(num_tokens / self.known[-1][0], 1)
+        return factor * float(np.interp(num_tokens, *zip(*self.known, strict=True)))
+
+    def of_prompts(self, transcripts: Sequence[Transcript]) -> float:
+        """Return the time of what each prompt adds to the request before it, which caches keep."""
+        seconds, before = 0.0, np.empty(0, np.uint32)
+        for transcript in transcripts:
+            prompt = transcript.prompt_ids
+            shorter = min(len(prompt) - 1, len(before))
+            same = np.append(prompt[:shorter] == before[:shorter], False).argmin()
+            seconds += self(len(prompt) - int(same))
+            before = np.concatenate([prompt, transcript.completion_ids])
+        return seconds
 
 
 @dataclass
@@ -139,22 +148,35 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="transcripts, as of `bench acceptance`")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--costs", required=True, type=PassCosts.parsed, metavar="TOKENS:MS,...")
+    parser.add_argument(
+        "--rival",
+        type=PassCosts.parsed,
+        metavar="TOKENS:MS,...",
+        help="costs of an engine without drafts, to compare whole requests, prompts included",
+    )
     parser.add_argument("--limit", type=int, default=30, help="answers of each file")
     given = parser.parse_args()
     tokenizer = load_tokenizer(given.tokenizer)
     size = vocab_size(tokenizer)
+    more = " prompt | over the rival |" if given.rival else ""
     print("| answers | gain | tokens a pass | nodes a pass | rejected | best sizes: gain | "
-          "rejected | share of its gain |")  # fmt: skip
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+          f"rejected | share of its gain |{more}")  # fmt: skip
+    print("| --- |" + " ---: |" * (9 if given.rival else 7))
     for file in given.files:
         transcripts = read_files([file], tokenizer, given.limit)
         of, bound = (way(transcripts, given.costs, size) for way in (automatic, best))
         gains = [each.tokens * given.costs(1) / each.seconds for each in (of, bound)]
         rejected = [1 - each.accepted / max(each.nodes, 1) for each in (of, bound)]
         share = (gains[0] - 1) / max(gains[1] - 1, 1e-9)
-        print(f"| {file.stem} | {gains[0]:.2f} | {of.tokens / of.passes:.2f} | "
-              f"{of.nodes / of.passes:.1f} | {rejected[0]:.0%} | {gains[1]:.2f} | "
-              f"{rejected[1]:.0%} | {share:.0%} |", flush=True)  # fmt: skip
+        line = (f"| {file.stem} | {gains[0]:.2f} | {of.tokens / of.passes:.2f} | "
+                f"{of.nodes / of.passes:.1f} | {rejected[0]:.0%} | {gains[1]:.2f} | "
+                f"{rejected[1]:.0%} | {share:.0%} |")  # fmt: skip
+        if given.rival:
+            prompts = given.costs.of_prompts(transcripts)
+            rival = given.rival.of_prompts(transcripts) + of.tokens * given.rival(1)
+            whole = prompts + of.seconds
+            line += f" {prompts / whole:.0%} | {rival / whole:.2f} |"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@ r"""A real model in vLLM on a CPU writes requests of nine kinds: plain, with spe
 
     make bench-vllm ARGS="--limit 2"
     make bench-vllm ARGS="--kinds schema tools --limit 5 --ways plain specds"
+    make bench-vllm ARGS="--new-tokens 64 --at-once --prompts-cached"
     make bench-vllm ARGS="--new-tokens 32 --at-once --ways plain specds bound"
     make bench-vllm ARGS="--kinds 'chat with a log' 'code with a log' --rows 1"
     make bench-vllm ARGS='--kinds edit summary --sampling "{\"repetition_penalty\": 1.3}"'
 
 Kinds at once, some requests of each, then each kind alone, two requests at a time. All ways run in
-one process and take turns at each batch. CPU seconds, the prompts included. Requests of `schema`
-and `tools` have grammars, and are all at once. `bound` verifies only the drafted tokens that the
-baseline text contains, so no choice of draft sizes can gain more.
+one process and take turns at each batch. CPU seconds, the prompts included, unless they are cached
+(`--prompts-cached`). Requests of `schema` and `tools` have grammars, and are all at once. `bound`
+verifies only the drafted tokens that the baseline text contains, so no choice of draft sizes can
+gain more.
 """
 
 import json
@@ -24,6 +26,7 @@ from real.tables import print_tables
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 5}
 # The last one's kernels break an engine that starts later.
 WAYS = ("plain", "specds", "bound", "n-grams")
+HELLO = [[{"role": "user", "content": "Hello."}]]
 _WITH_MEMORY = ("specds", "bound")
 
 
@@ -33,6 +36,9 @@ def main():
     options = parser(__doc__, WAYS, every_kind(), limit=2, more=structured_kinds())
     options.set_defaults(ways=[way for way in WAYS if way != "bound"])
     options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
+    options.add_argument(
+        "--prompts-cached", action="store_true", help="measure without prompts, which are cached"
+    )
     options.add_argument("--rows", type=int, default=10, help="requests of a step, at most")
     options.add_argument("--sampling", default={}, type=json.loads, help="of all requests, as JSON")
     asked = options.parse_args()
@@ -53,11 +59,13 @@ def main():
         if "bound" in engines:
             verify_right_tokens(engines["bound"].proposer, answers)
         for engine in engines.values():  # the first steps cost more
-            write(engine, [[{"role": "user", "content": "Hello."}]], asked, [{"regex": "Yes|No"}])
+            write(engine, HELLO, asked.new_tokens, asked, [{"regex": "Yes|No"}])
         for kind, asks, grammars in batches(asked):
             for way in sorted(order, key="bound".__eq__):  # the bound comes last
                 if way in _WITH_MEMORY and (logged := log(kind)):
-                    write(engines[way], logged, asked)
+                    write(engines[way], logged, asked.new_tokens, asked)
+                if asked.prompts_cached:
+                    write(engines[way], asks, 1, asked, grammars)
                 row = {"kind": kind, "way": way, "number": 0}
                 rows.append(row | measured(engines[way], asks, asked, grammars, answers))
             order.reverse()
@@ -98,7 +106,7 @@ def verify_right_tokens(proposer, answers):
 
 def measured(engine, asks, asked, grammars, answers):
     before = counts(engine)
-    texts = write(engine, asks, asked, grammars)
+    texts = write(engine, asks, asked.new_tokens, asked, grammars)
     prompts = (tuple(encode(engine.llm.get_tokenizer(), one)) for one in asks)
     answers.update(zip(prompts, texts, strict=True))
     drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
@@ -107,10 +115,10 @@ def measured(engine, asks, asked, grammars, answers):
     return row | {"drafted": drafted, "accepted": accepted, "passes": tokens - accepted}
 
 
-def write(engine, asks, asked, grammars=()):
+def write(engine, asks, new_tokens, asked, grammars=()):
     tokenizer = engine.llm.get_tokenizer()
     ids = [list(encode(tokenizer, one)) for one in asks]
-    return engine.generate(ids, asked.new_tokens, grammars, ignore_eos=False, **asked.sampling)
+    return engine.generate(ids, new_tokens, grammars, ignore_eos=False, **asked.sampling)
 
 
 def batches(asked):
