@@ -29,7 +29,7 @@ from specds.bench.turns import medians
 
 NUM_TOKENS = (1, 4, 9, 32)
 _CACHE_TYPES = {"float32": "float32", "int8": "float16"}
-_PRODUCTS = {"avx512": 4, "avx2": 2}
+_PRODUCTS = {"avx512": 4, "avxvnni": 4, "avx2": 2}
 _FLOATS = ("F32", "F16", "BF16")
 
 
