@@ -43,7 +43,7 @@ class PassCosts:
         return factor * float(np.interp(num_tokens, *zip(*self.known, strict=True)))
 
     def of_prompts(self, transcripts: Sequence[Transcript]) -> float:
-        """Return the time of what each prompt adds to the request before it, which caches keep."""
+        """Return the seconds to read prompts, without what each shares with the request before."""
         seconds, before = 0.0, np.empty(0, np.uint32)
         for transcript in transcripts:
             prompt = transcript.prompt_ids

@@ -37,7 +37,7 @@ def main():
     options.set_defaults(ways=[way for way in WAYS if way != "bound"])
     options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
     options.add_argument(
-        "--prompts-cached", action="store_true", help="measure without prompts, which are cached"
+        "--prompts-cached", action="store_true", help="read the prompts before time is measured"
     )
     options.add_argument("--rows", type=int, default=10, help="requests of a step, at most")
     options.add_argument("--sampling", default={}, type=json.loads, help="of all requests, as JSON")

@@ -157,7 +157,7 @@ def test_memory_outlives_the_server(logs, tmp_path):
     assert numbers[1] > 2 * numbers[0] + 10
 
 
-def margins(server, conversation):
+def text_and_leads(server, conversation):
     """Return the text, and each token's end in it and lead over the next best token in nats."""
     text, answer = server.chat(conversation, logprobs=True, top_logprobs=2)
     tokens = answer["choices"][0]["logprobs"]["content"]
@@ -167,24 +167,24 @@ def margins(server, conversation):
 
 
 def is_near_tie(tokens, character):
-    """Return if the token at the character, or the one before it, leads by less than 0.5 nats."""
+    """Return whether the token at the character, or the one before it, leads by below 0.5 nats."""
     number = sum(end <= character for end, _ in tokens)
     return min(lead for _, lead in tokens[max(number - 1, 0) : number + 1]) < 0.5
 
 
 def test_concurrent_slots_write_the_baseline_text_but_for_near_ties(plain, ours):
     """llama.cpp's rounding depends on what shares a batch, without drafts too."""
-    total, ties, leads = 0, 0, 0
+    total, num_ties, num_tokens = 0, 0, 0
     with ThreadPoolExecutor(4) as pool:
         for conversation, (text, answer) in zip(ASKED, pool.map(ours.chat, ASKED), strict=True):
-            expected, tokens = margins(plain, conversation)
+            expected, tokens = text_and_leads(plain, conversation)
             same = [a == b for a, b in zip(text, expected, strict=False)]
             assert text == expected or is_near_tie(tokens, [*same, False].index(False))
             total += accepted(answer)
-            ties += sum(is_near_tie(tokens, end) for end, _ in tokens[:-1])
-            leads += len(tokens)
+            num_ties += sum(is_near_tie(tokens, end) for end, _ in tokens[:-1])
+            num_tokens += len(tokens)
     assert total > 30
-    assert ties < 0.3 * leads
+    assert num_ties < 0.3 * num_tokens
 
 
 def test_predicted_output_is_drafted_unless_the_request_is_off(plain, ours):
