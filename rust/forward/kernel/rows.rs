@@ -1,8 +1,8 @@
 //! Products of rows of floats where they lie, and the states of some tokens: a lane is a column.
 //!
 //! Loops, from outside to inside: chunks of rows that stay in the second-level cache, tiles of tokens, tiles of rows,
-//! blocks of 32 columns (two or four vectors of states), vectors. The tiles have up to 18 sums (2 rows by 9 tokens) of
-//! the 32 registers of AVX-512; of one token, 8 rows are 8 streams from memory.
+//! blocks of 32 columns (two or four vectors of states), vectors. The tiles have up to 10 sums (2 rows by 5 tokens) in
+//! 16 registers, and 18 (2 rows by 9 tokens) in the 32 of AVX-512; of one token, 8 rows are 8 streams from memory.
 //!
 //! As in tiles, the sum of a row and a token is added up in one order. Here this order depends on the number of
 //! lanes.
@@ -48,7 +48,7 @@ pub(crate) fn multiply_rows(
                     }
                 };
             }
-            tiles!(1 8, 2 4, 3 3, 5 2, 7 2, 9 2);
+            tiles!(1 8, 2 4, 3 3, 4 2, 5 2, 7 2, 9 2);
         }
     }
 }

@@ -2,15 +2,19 @@
 
 use std::ops::Range;
 
-use super::packed::{BlockKind, PackedMatrix};
+use super::packed::{BlockKind, PackedMatrix, parts};
 use super::planes::{self, SIGNED_SHIFT, bytes, loaded, shift, signed_column};
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
-/// The numbers of tokens of tiles, each with a kernel. With more than the last, sums of a group of rows, the weights and
-/// the state do not fit in the 16 registers of AVX2; between them, zeros fill a tile up, so steps are small where most
-/// passes are.
-pub(crate) const TILE_SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];
+/// The numbers of tokens of tiles, each with a kernel. With more than the last, the sums of a group of rows, the weights
+/// and the state do not fit in 16 registers; between them, zeros fill a tile up, so steps are small where most passes
+/// are.
+const TILE_SIZES: &[usize] = &[1, 2, 3, 5, 7, 9];
+
+/// These numbers for floats in vectors of 8 lanes. Sums of two groups of rows and of five tokens fill 16 registers, and a
+/// state is read once for both groups: with one group and nine tokens, reading the states takes as long as the products.
+const NARROW_TILE_SIZES: &[usize] = &[1, 2, 3, 4, 5];
 
 /// The tokens of a tile.
 pub(crate) struct TileSpan {
@@ -18,7 +22,7 @@ pub(crate) struct TileSpan {
     pub(crate) start: usize,
     /// The number of tokens.
     pub(crate) num_tokens: usize,
-    /// The tokens of the kernel, one of [`TILE_SIZES`]; those beyond `num_tokens` are zero.
+    /// The tokens of the kernel; those beyond `num_tokens` are zero.
     pub(crate) size: usize,
 }
 
@@ -66,6 +70,8 @@ pub(crate) struct TokenTiles {
     pub(crate) num_tokens: usize,
     /// The layout of the states, `None` before [`fill`](Self::fill).
     layout: Option<Layout>,
+    /// The numbers of tokens of tiles, in ascending order.
+    sizes: &'static [usize],
 }
 
 /// The layouts of states: matrices with the same one share what was filled.
@@ -108,6 +114,8 @@ impl TokenTiles {
         if self.layout != Some(layout) {
             self.layout = Some(layout);
             self.num_tokens = states.len() / columns;
+            let is_narrow = isa.lanes() == 8 && layout != Layout::Rounded;
+            self.sizes = if is_narrow { NARROW_TILE_SIZES } else { TILE_SIZES };
             isa.run(Fill { to: self, from: states, columns, bits });
         }
     }
@@ -119,11 +127,11 @@ impl TokenTiles {
 
     /// All tiles; only the last one can be filled up.
     pub(crate) fn spans(&self) -> impl Iterator<Item = TileSpan> + use<> {
-        let most = TILE_SIZES[TILE_SIZES.len() - 1];
-        let num_tokens = self.num_tokens;
+        let (num_tokens, sizes) = (self.num_tokens, self.sizes);
+        let most = sizes.last().copied().unwrap_or(1);
         (0..num_tokens).step_by(most).map(move |start| {
             let num_tokens = (num_tokens - start).min(most);
-            let size = TILE_SIZES.into_iter().find(|&size| size >= num_tokens).unwrap_or(most);
+            let size = sizes.iter().copied().find(|&size| size >= num_tokens).unwrap_or(most);
             TileSpan { start, num_tokens, size }
         })
     }
@@ -235,9 +243,15 @@ impl Numbers for ScaledStates {
         _is_offset: bool,
     ) -> [[S::Floats; T]; G] {
         let mut sums = [[simd.splat(0.0); T]; G];
-        unroll!(S, eight in eights, 0 1 2 3 => {
-            add_eight::<S, F, G, T>(simd, blocks, states, eight, &mut sums);
-        });
+        // The fewer instructions a loop has, the more of it stays in the cache of decoded ones: written out are only
+        // the eights of a part whose bits are in one word. Of one token, all are: their sums wait for each other.
+        let is_loop = T > 1 && matches!(F::BITS, 4 | 8);
+        let step = if is_loop { 1 } else { 4 / parts(F::BITS) };
+        for first in eights.step_by(step) {
+            unroll!(S, index in 0..step, 0 1 2 3 => {
+                add_eight::<S, F, G, T>(simd, blocks, states, first + index, &mut sums);
+            });
+        }
         sums
     }
 }

@@ -3,7 +3,7 @@
 //! Loops, from outside to inside:
 //!
 //! 1. Chunks of rows of [`CHUNK_BYTES`], which stay in the second-level cache while all tokens pass by.
-//! 2. Tiles of tokens, of the sizes [`TILE_SIZES`](super::states::TILE_SIZES).
+//! 2. Tiles of tokens, of a few sizes.
 //! 3. Tiles of groups of rows: as many as the registers have sums for. A vector of weights is unpacked once for all
 //!    tokens of a tile, and a state is broadcast once for all its groups. Up to five tokens, several groups keep more
 //!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Of one token, one
@@ -116,11 +116,11 @@ fn by_tokens<N: Numbers, F: BlockKind>(
             }
         };
     }
-    tiles!(1 1 6, 2 4 3, 3 3 2, 5 2 2, 7 1 1, 9 1 1);
+    tiles!(1 1 6, 2 4 3, 3 3 2, 4 0 2, 5 2 2, 7 1 0, 9 1 0);
 }
 
-/// A tile: `G` groups of rows at a time, `H` where vectors have 8 lanes, times `T` tokens, whose states are block after
-/// block.
+/// A tile: `G` groups of rows at a time, `H` of floats where vectors have 8 lanes, times `T` tokens, whose states are block
+/// after block. No tile of this size is there with 0.
 struct Tile<'a, 'b, 'c, N, F, const G: usize, const H: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
@@ -138,7 +138,10 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
         let Self(rows, states, outputs, _) = self;
         // 8 lanes leave 16 registers: of AVX2, and of NEON, where a vector takes two.
         let is_narrow = S::LANES == 8;
-        if !S::IS_UNROLLED || (is_narrow && N::IS_ROUNDED) {
+        let groups = if is_narrow && !N::IS_ROUNDED { H } else { G };
+        if groups == 0 {
+            // No tile has this size.
+        } else if !S::IS_UNROLLED || (is_narrow && N::IS_ROUNDED) {
             products::<S, N, F, 1, T>(simd, rows, states, outputs);
         } else if is_narrow {
             products::<S, N, F, H, T>(simd, rows, states, outputs);
