@@ -243,10 +243,7 @@ impl Numbers for ScaledStates {
         _is_offset: bool,
     ) -> [[S::Floats; T]; G] {
         let mut sums = [[simd.splat(0.0); T]; G];
-        // The fewer instructions a loop has, the more of it stays in the cache of decoded ones: written out are only
-        // the eights of a part whose bits are in one word. Of one token, all are: their sums wait for each other.
-        let is_loop = T > 1 && matches!(F::BITS, 4 | 8);
-        let step = if is_loop { 1 } else { 4 / parts(F::BITS) };
+        let step = step::<F, T>();
         for first in eights.step_by(step) {
             unroll!(S, index in 0..step, 0 1 2 3 => {
                 add_eight::<S, F, G, T>(simd, blocks, states, first + index, &mut sums);
@@ -301,26 +298,12 @@ impl Numbers for Rounded {
         let width = if F::VALUES.is_some() { 8 } else { F::BITS };
         let halves = (eights.start / 2, eights.end / 2);
         let mut sums = [[simd.splat_word(0); T]; G];
-        unroll!(S, eight in eights, 0 1 2 3 => {
-            let mut words = [[simd.splat_word(0); 2]; G];
-            for group in 0..G {
-                words[group] = bytes::<S, F>(simd, blocks[group], eight);
-                if let Some(values) = F::VALUES {
-                    // 128 more, which `dot` or the offset subtracts.
-                    let values = &values.map(|value| value.cast_unsigned() ^ 0x80);
-                    let [first, second] = words[group];
-                    words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
-                }
-            }
-            for token in 0..T {
-                let [first, second] =
-                    [0, 1].map(|half| u32::from_le_bytes(states[token].states.words[eight * 2 + half]));
-                for group in 0..G {
-                    let sum = sums[group][token];
-                    sums[group][token] = simd.dot(sum, words[group], [first, second], width);
-                }
-            }
-        });
+        let step = step::<F, T>();
+        for first in eights.step_by(step) {
+            unroll!(S, index in 0..step, 0 1 2 3 => {
+                dot_eight::<S, F, G, T>(simd, blocks, states, first + index, &mut sums);
+            });
+        }
         let mut products = [[simd.splat(0.0); T]; G];
         for token in 0..T {
             let factor = simd.splat(states[token].scale);
@@ -341,6 +324,13 @@ impl Numbers for Rounded {
         }
         products
     }
+}
+
+/// The number of eights that are written out in a loop: those of a part whose bits are in one word. The fewer instructions
+/// a loop has, the more of it stays in the cache of decoded ones. Of one token, all eights of a part are: their sums wait
+/// for each other.
+const fn step<F: BlockKind, const T: usize>() -> usize {
+    if T > 1 && matches!(F::BITS, 4 | 8) { 1 } else { 4 / parts(F::BITS) }
 }
 
 /// A whole number times -1, as a word.
@@ -364,6 +354,36 @@ fn sums(states: &[f32; 32]) -> [f32; 3] {
     };
     let (first, last) = (of_half(0), of_half(16));
     [first + last, first, last]
+}
+
+/// Adds the products of eight columns with rounded states.
+#[inline(always)]
+fn dot_eight<S: Simd, F: BlockKind, const G: usize, const T: usize>(
+    simd: S,
+    blocks: [&[u8]; G],
+    states: &[Block<Rounded>; T],
+    eight: usize,
+    sums: &mut [[S::Words; T]; G],
+) {
+    let width = if F::VALUES.is_some() { 8 } else { F::BITS };
+    let mut words = [[simd.splat_word(0); 2]; G];
+    for group in 0..G {
+        words[group] = bytes::<S, F>(simd, blocks[group], eight);
+        if let Some(values) = F::VALUES {
+            // 128 more, which `dot` or the offset subtracts.
+            let values = &values.map(|value| value.cast_unsigned() ^ 0x80);
+            let [first, second] = words[group];
+            words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
+        }
+    }
+    for token in 0..T {
+        let [first, second] = [2 * eight, 2 * eight + 1]
+            .map(|word| u32::from_le_bytes(states[token].states.words[word]));
+        for group in 0..G {
+            let sum = sums[group][token];
+            sums[group][token] = simd.dot(sum, words[group], [first, second], width);
+        }
+    }
 }
 
 /// Adds the products of eight columns.
