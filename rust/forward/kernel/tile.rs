@@ -6,9 +6,9 @@
 //! 2. Tiles of tokens, of a few sizes.
 //! 3. Tiles of groups of rows: as many as the registers have sums for. A vector of weights is unpacked once for all
 //!    tokens of a tile, and a state is broadcast once for all its groups. Up to five tokens, several groups keep more
-//!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Of one token, one
-//!    group is a single stream from memory, which is read faster where its sums do not wait for each other. Whole
-//!    sums of rounded states wait for no multiplication, so that one group is best where vectors have 8 lanes.
+//!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Whole sums of
+//!    rounded states wait for no multiplication, so that one group is best where vectors have 8 lanes, but for one
+//!    token: with AVX2, four groups whose successors are prefetched are read faster than a single stream from memory.
 //! 4. Units of blocks along the columns, and in a unit blocks of 32 columns.
 //!
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
@@ -141,6 +141,8 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
         let groups = if is_narrow && !N::IS_ROUNDED { H } else { G };
         if groups == 0 {
             // No tile has this size.
+        } else if S::IS_UNROLLED && is_narrow && N::IS_ROUNDED && T == 1 {
+            products::<S, N, F, 4, T>(simd, rows, states, outputs);
         } else if !S::IS_UNROLLED || (is_narrow && N::IS_ROUNDED) {
             products::<S, N, F, 1, T>(simd, rows, states, outputs);
         } else if is_narrow {
@@ -175,8 +177,8 @@ fn products<S: Simd, N: Numbers, F: BlockKind, const G: usize, const T: usize>(
     let group_bytes = weights.group_bytes();
     let block_bytes = block_bytes(F::BITS) * S::LANES;
     let parts = parts(F::BITS);
-    // Processors do not predict the jump to the next tile. A single group is one stream, which they read faster
-    // by themselves if nothing but its bytes takes time.
+    // Processors do not predict the jump to the next tile. With AVX-512 a single group is one stream, which they read
+    // faster by themselves if nothing but its bytes takes time.
     let ahead = if G == 1 { 4096 } else { G * group_bytes };
     let fetched = if G * T > 1 { block_bytes } else { 0 };
     for group in (from..to).step_by(G) {
