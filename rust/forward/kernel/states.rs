@@ -12,9 +12,9 @@ use crate::simd::vector::{Job, Simd};
 /// are.
 const TILE_SIZES: &[usize] = &[1, 2, 3, 5, 7, 9];
 
-/// These numbers for floats in vectors of 8 lanes. Sums of two groups of rows and of five tokens fill 16 registers, and a
-/// state is read once for both groups: with one group and nine tokens, reading the states takes as long as the products.
-const NARROW_TILE_SIZES: &[usize] = &[1, 2, 3, 4, 5];
+/// These numbers for floats with AVX2. Sums of two groups of rows and of five tokens fill 16 registers, and a state is
+/// read once for both groups: with one group and nine tokens, reading the states takes as long as the products.
+const AVX2_TILE_SIZES: &[usize] = &[1, 2, 3, 4, 5];
 
 /// The tokens of a tile.
 pub(crate) struct TileSpan {
@@ -114,8 +114,8 @@ impl TokenTiles {
         if self.layout != Some(layout) {
             self.layout = Some(layout);
             self.num_tokens = states.len() / columns;
-            let is_narrow = isa.lanes() == 8 && layout != Layout::Rounded;
-            self.sizes = if is_narrow { NARROW_TILE_SIZES } else { TILE_SIZES };
+            let is_avx2 = isa.loads_states() && layout != Layout::Rounded;
+            self.sizes = if is_avx2 { AVX2_TILE_SIZES } else { TILE_SIZES };
             isa.run(Fill { to: self, from: states, columns, bits });
         }
     }

@@ -116,11 +116,11 @@ fn by_tokens<N: Numbers, F: BlockKind>(
             }
         };
     }
-    tiles!(1 1 6, 2 4 3, 3 3 2, 4 0 2, 5 2 2, 7 1 0, 9 1 0);
+    tiles!(1 1 6, 2 4 3, 3 3 2, 4 2 2, 5 2 2, 7 1 1, 9 1 1);
 }
 
 /// A tile: `G` groups of rows at a time, `H` of floats where vectors have 8 lanes, times `T` tokens, whose states are block
-/// after block. No tile of this size is there with 0.
+/// after block.
 struct Tile<'a, 'b, 'c, N, F, const G: usize, const H: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
@@ -138,9 +138,8 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
         let Self(rows, states, outputs, _) = self;
         // 8 lanes leave 16 registers: of AVX2, and of NEON, where a vector takes two.
         let is_narrow = S::LANES == 8;
-        let groups = if is_narrow && !N::IS_ROUNDED { H } else { G };
-        if groups == 0 {
-            // No tile has this size.
+        if !has_tile::<S, N>(T) {
+            // No states are in tiles of this size.
         } else if S::IS_UNROLLED && is_narrow && N::IS_ROUNDED && T == 1 {
             products::<S, N, F, 4, T>(simd, rows, states, outputs);
         } else if !S::IS_UNROLLED || (is_narrow && N::IS_ROUNDED) {
@@ -151,6 +150,12 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
             products::<S, N, F, G, T>(simd, rows, states, outputs);
         }
     }
+}
+
+/// True for the numbers of tokens of tiles, see [`TokenTiles::spans`].
+#[inline(always)]
+const fn has_tile<S: Simd, N: Numbers>(num_tokens: usize) -> bool {
+    if S::LOADS_STATES && !N::IS_ROUNDED { num_tokens <= 5 } else { num_tokens != 4 }
 }
 
 /// Computes the products of a tile.

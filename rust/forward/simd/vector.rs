@@ -27,6 +27,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// AVX2 and AVX-512 together.
     const IS_UNROLLED: bool;
 
+    /// True where a product takes no state from memory or from a lane: each state is loaded before.
+    const LOADS_STATES: bool = false;
+
     /// Runs a kernel with these instructions.
     fn run(self, job: impl Job);
 

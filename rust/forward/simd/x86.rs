@@ -83,6 +83,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     const LANES: usize = 8;
     const HAS_SIGNED_BYTES: bool = !VNNI;
     const IS_UNROLLED: bool = true;
+    const LOADS_STATES: bool = true;
 
     #[inline]
     fn run(self, job: impl Job) {
