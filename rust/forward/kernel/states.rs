@@ -7,14 +7,14 @@ use super::planes::{self, SIGNED_SHIFT, bytes, loaded, shift, signed_column};
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
-/// The numbers of tokens of tiles, each with a kernel. With more than the last, the sums of a group of rows, the weights
-/// and the state do not fit in 16 registers; between them, zeros fill a tile up, so steps are small where most passes
-/// are.
-const TILE_SIZES: &[usize] = &[1, 2, 3, 5, 7, 9];
-
-/// These numbers for floats with AVX2. Sums of two groups of rows and of five tokens fill 16 registers, and a state is
-/// read once for both groups: with one group and nine tokens, reading the states takes as long as the products.
-const AVX2_TILE_SIZES: &[usize] = &[1, 2, 3, 4, 5];
+/// Returns the numbers of tokens of tiles, in ascending order: each has a kernel, and zeros fill a tile up between them.
+///
+/// Up to 9 tokens, the sums of a group of rows, the weights and a state fit in 16 registers. Where floats are products of
+/// loaded states (see [`Simd::LOADS_STATES`]), loads for one group and 9 tokens take as long as the products; 5 tokens and
+/// two groups fill the registers, too, and need half the loads.
+pub(crate) const fn tile_sizes(loads_states: bool, is_rounded: bool) -> &'static [usize] {
+    if loads_states && !is_rounded { &[1, 2, 3, 4, 5] } else { &[1, 2, 3, 5, 7, 9] }
+}
 
 /// The tokens of a tile.
 pub(crate) struct TileSpan {
@@ -22,7 +22,7 @@ pub(crate) struct TileSpan {
     pub(crate) start: usize,
     /// The number of tokens.
     pub(crate) num_tokens: usize,
-    /// The tokens of the kernel; those beyond `num_tokens` are zero.
+    /// The tokens of the kernel, one of [`tile_sizes`]; those beyond `num_tokens` are zero.
     pub(crate) size: usize,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct TokenTiles {
     pub(crate) num_tokens: usize,
     /// The layout of the states, `None` before [`fill`](Self::fill).
     layout: Option<Layout>,
-    /// The numbers of tokens of tiles, in ascending order.
+    /// The numbers of tokens of tiles, by [`tile_sizes`].
     sizes: &'static [usize],
 }
 
@@ -114,8 +114,6 @@ impl TokenTiles {
         if self.layout != Some(layout) {
             self.layout = Some(layout);
             self.num_tokens = states.len() / columns;
-            let is_avx2 = isa.loads_states() && layout != Layout::Rounded;
-            self.sizes = if is_avx2 { AVX2_TILE_SIZES } else { TILE_SIZES };
             isa.run(Fill { to: self, from: states, columns, bits });
         }
     }
@@ -153,6 +151,7 @@ impl Job for Fill<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { to, from, columns, bits } = self;
+        to.sizes = tile_sizes(S::LOADS_STATES, to.is_rounded());
         let factors: ScaledStates = std::array::from_fn(|column| {
             let shift = match to.layout {
                 Some(Layout::SignedBytes) => SIGNED_SHIFT,
@@ -326,9 +325,10 @@ impl Numbers for Rounded {
     }
 }
 
-/// The number of eights that are written out in a loop: those of a part whose bits are in one word. The fewer instructions
-/// a loop has, the more of it stays in the cache of decoded ones. Of one token, all eights of a part are: their sums wait
-/// for each other.
+/// Returns how many eights of columns the body of a loop has.
+///
+/// A short loop stays in the processor's cache of decoded instructions. Eights whose bits share a word are in one body,
+/// so that shifts are constants; for one token so are all eights of a part, whose sums wait for each other.
 const fn step<F: BlockKind, const T: usize>() -> usize {
     if T > 1 && matches!(F::BITS, 4 | 8) { 1 } else { 4 / parts(F::BITS) }
 }
@@ -377,8 +377,9 @@ fn dot_eight<S: Simd, F: BlockKind, const G: usize, const T: usize>(
         }
     }
     for token in 0..T {
-        let [first, second] = [2 * eight, 2 * eight + 1]
-            .map(|word| u32::from_le_bytes(states[token].states.words[word]));
+        let words_of_states = &states[token].states.words;
+        let first = u32::from_le_bytes(words_of_states[2 * eight]);
+        let second = u32::from_le_bytes(words_of_states[2 * eight + 1]);
         for group in 0..G {
             let sum = sums[group][token];
             sums[group][token] = simd.dot(sum, words[group], [first, second], width);

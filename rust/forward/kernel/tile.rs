@@ -3,7 +3,7 @@
 //! Loops, from outside to inside:
 //!
 //! 1. Chunks of rows of [`CHUNK_BYTES`], which stay in the second-level cache while all tokens pass by.
-//! 2. Tiles of tokens, of a few sizes.
+//! 2. Tiles of tokens, of the sizes [`tile_sizes`].
 //! 3. Tiles of groups of rows: as many as the registers have sums for. A vector of weights is unpacked once for all
 //!    tokens of a tile, and a state is broadcast once for all its groups. Up to five tokens, several groups keep more
 //!    sums in flight than the latency of a multiplication takes; of 7 and 9 tokens, one group does. Whole sums of
@@ -22,7 +22,7 @@ use super::packed::{
     Q8_0, Scales, block_bytes, parts,
 };
 use super::planes::scale;
-use super::states::{Block, Numbers, TileSpan, TokenTiles};
+use super::states::{Block, Numbers, TileSpan, TokenTiles, tile_sizes};
 use crate::gguf::blocks::BlockType;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
@@ -138,7 +138,7 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
         let Self(rows, states, outputs, _) = self;
         // 8 lanes leave 16 registers: of AVX2, and of NEON, where a vector takes two.
         let is_narrow = S::LANES == 8;
-        if !has_tile::<S, N>(T) {
+        if const { !is_tile_size::<S, N>(T) } {
             // No states are in tiles of this size.
         } else if S::IS_UNROLLED && is_narrow && N::IS_ROUNDED && T == 1 {
             products::<S, N, F, 4, T>(simd, rows, states, outputs);
@@ -152,10 +152,14 @@ impl<N: Numbers, F: BlockKind, const G: usize, const H: usize, const T: usize> J
     }
 }
 
-/// True for the numbers of tokens of tiles, see [`TokenTiles::spans`].
-#[inline(always)]
-const fn has_tile<S: Simd, N: Numbers>(num_tokens: usize) -> bool {
-    if S::LOADS_STATES && !N::IS_ROUNDED { num_tokens <= 5 } else { num_tokens != 4 }
+/// Returns whether [`tile_sizes`] has this number, when the kernel is compiled.
+const fn is_tile_size<S: Simd, N: Numbers>(num_tokens: usize) -> bool {
+    let sizes = tile_sizes(S::LOADS_STATES, N::IS_ROUNDED);
+    let mut index = 0;
+    while index < sizes.len() && sizes[index] != num_tokens {
+        index += 1;
+    }
+    index < sizes.len()
 }
 
 /// Computes the products of a tile.

@@ -67,11 +67,6 @@ impl Instructions {
         if self.name() == "avx512" { 16 } else { 8 }
     }
 
-    /// True where vectors have [`LOADS_STATES`](crate::simd::vector::Simd::LOADS_STATES).
-    pub(crate) fn loads_states(self) -> bool {
-        matches!(self.name(), "avx2" | "avxvnni")
-    }
-
     /// Runs a kernel, in which subnormal numbers count as zero.
     pub(crate) fn run<J: Job>(self, job: J) {
         let _flushed = Flushed::begin();

@@ -26,8 +26,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// False where kernels are loops, one group of rows at a time: unrolled, their portable code was five times that of
     /// AVX2 and AVX-512 together.
     const IS_UNROLLED: bool;
-
-    /// True where a product takes no state from memory or from a lane: each state is loaded before.
+    /// True where a product reads no factor from memory or from a lane of a register: each state must be copied to all
+    /// lanes first.
     const LOADS_STATES: bool = false;
 
     /// Runs a kernel with these instructions.
