@@ -377,9 +377,9 @@ fn dot_eight<S: Simd, F: BlockKind, const G: usize, const T: usize>(
         }
     }
     for token in 0..T {
-        let words_of_states = &states[token].states.words;
-        let first = u32::from_le_bytes(words_of_states[2 * eight]);
-        let second = u32::from_le_bytes(words_of_states[2 * eight + 1]);
+        // With two plain indices instead of this closure, nine tokens take 1.4 times as long with AVX2.
+        let [first, second] = [2 * eight, 2 * eight + 1]
+            .map(|word| u32::from_le_bytes(states[token].states.words[word]));
         for group in 0..G {
             let sum = sums[group][token];
             sums[group][token] = simd.dot(sum, words[group], [first, second], width);
