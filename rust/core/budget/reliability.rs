@@ -117,7 +117,7 @@ impl Reliability {
             let num_sure = parent.map_or(0.0, |at| all_num_sure[at]);
             let max = self.max_prob(num_sure);
             all_num_sure.push(num_sure + f64::from(u8::from(child_mass > max)));
-            let expected = with_odds(child_mass.min(max), odds);
+            let expected = self.expected(child_mass, max, odds);
             let child_prob =
                 conditional(path_prob, parent_prob) * expected / child_mass.max(f64::MIN_POSITIVE);
             gains.push((gain * child_prob).min(with_odds(path_prob, odds.max(1.0))));
@@ -159,11 +159,18 @@ impl Reliability {
         1.0 - self.sure_rejections / (self.sure_outcomes + num_sure)
     }
 
+    /// Returns the expected acceptance of the children of an accepted node. Odds above 1 raise the bound by its assumed
+    /// share alone: its measured share already shows what they show.
+    fn expected(&self, child_mass: f64, max: f64, odds: f64) -> f64 {
+        let assumed = INITIAL_SURE_OUTCOMES / self.sure_outcomes;
+        with_odds(child_mass.min(max), odds).min(with_odds(max, odds.powf(assumed)))
+    }
+
     /// Learns whether any child of an accepted node was accepted.
     fn observe(&mut self, row: &mut RowReliability, child_mass: f64, was_accepted: bool) {
         let was_accepted = f64::from(u8::from(was_accepted));
         let max = self.max_prob(0.0);
-        let expected = with_odds(child_mass.min(max), self.odds(*row));
+        let expected = self.expected(child_mass, max, self.odds(*row));
         if child_mass > max {
             self.sure_rejections += 1.0 - was_accepted;
             self.sure_outcomes += 1.0;
