@@ -5,10 +5,12 @@ use super::neon::Neon;
 use super::portable::Portable;
 use super::subnormals::Flushed;
 use super::vector::{Job, Simd};
-#[cfg(target_arch = "x86_64")]
-use super::x86::{Avx2, Avx512};
+#[cfg(any(kernels = "avxvnni", kernels = "avx2"))]
+use super::x86::Avx2;
+#[cfg(kernels = "avx512")]
+use super::x86::Avx512;
 
-/// The instructions that kernels are compiled for.
+/// The instructions that kernels are compiled for: on x86-64, those of `cfg(kernels)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instructions(Kind);
 
@@ -17,21 +19,24 @@ enum Kind {
     Portable(Portable),
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(kernels = "avx2")]
     Avx2(Avx2),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(kernels = "avxvnni")]
     AvxVnni(Avx2, Avx2<true>),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(kernels = "avx512")]
     Avx512(Avx512),
 }
 
 impl Instructions {
-    /// Returns all that this processor has, the best one first.
+    /// Returns all that this processor has and kernels are compiled for, the best one first.
     pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
         let special = [
+            #[cfg(kernels = "avx512")]
             Avx512::new().map(Kind::Avx512),
+            #[cfg(kernels = "avxvnni")]
             Avx2::new().zip(Avx2::with_vnni()).map(|(avx2, vnni)| Kind::AvxVnni(avx2, vnni)),
+            #[cfg(kernels = "avx2")]
             Avx2::new().map(Kind::Avx2),
         ];
         #[cfg(target_arch = "aarch64")]
@@ -53,11 +58,11 @@ impl Instructions {
             Kind::Portable(_) => "portable",
             #[cfg(target_arch = "aarch64")]
             Kind::Neon(_) => "neon",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avx2")]
             Kind::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avxvnni")]
             Kind::AvxVnni(..) => "avxvnni",
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avx512")]
             Kind::Avx512(_) => "avx512",
         }
     }
@@ -74,13 +79,13 @@ impl Instructions {
             Kind::Portable(simd) => simd.run(job),
             #[cfg(target_arch = "aarch64")]
             Kind::Neon(simd) => simd.run(job),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avx2")]
             Kind::Avx2(simd) => simd.run(job),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avxvnni")]
             Kind::AvxVnni(_, simd) if J::HAS_DOTS => simd.run(job),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avxvnni")]
             Kind::AvxVnni(simd, _) => simd.run(job),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(kernels = "avx512")]
             Kind::Avx512(simd) => simd.run(job),
         }
     }

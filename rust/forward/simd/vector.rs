@@ -6,7 +6,7 @@
 /// A kernel, for any vectors.
 pub(crate) trait Job {
     /// True for kernels with [`dot`](Simd::dot): AVX-VNNI is AVX2 for all others.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "all vectors have them"))]
+    #[cfg_attr(not(kernels = "avxvnni"), expect(dead_code, reason = "all vectors have them"))]
     const HAS_DOTS: bool = false;
 
     /// Must be `#[inline(always)]`, as all that it calls: only then do the instructions of `S` apply to it.

@@ -1,5 +1,6 @@
 //! The vectors of x86-64.
 #![expect(unsafe_code, reason = "the compiler cannot know the processor")]
+#![cfg_attr(feature = "native", allow(dead_code))]
 
 #[allow(clippy::wildcard_imports)] // some sixty names of one scheme
 use std::arch::x86_64::*;
