@@ -28,9 +28,9 @@ LAYERS = {
 
 
 def read(root):
-    """Return the text of each file by its module path, without tests, examples and roots."""
+    """Return each file's text by its module path, without tests, examples, build.rs and roots."""
     paths = [path.relative_to(root) for path in root.rglob("*.rs")]
-    apart = {"tests", "examples"}
+    apart = {"tests", "examples", "build.rs"}
     paths = [path for path in paths if path.stem not in ("lib", "mod")]
     paths = [path for path in paths if path.parts[0] not in apart]
     return {"::".join(path.with_suffix("").parts): (root / path).read_text() for path in paths}
