@@ -159,8 +159,8 @@ impl Reliability {
         1.0 - self.sure_rejections / (self.sure_outcomes + num_sure)
     }
 
-    /// Returns the expected acceptance of the children of an accepted node. Odds above 1 raise the bound by its assumed
-    /// share alone: its measured share already shows what they show.
+    /// Returns the probability that a child of an accepted node is accepted. Odds above 1 raise the bound `max` only as
+    /// far as it rests on assumed outcomes: the observed ones, from which the odds were learned, already raised it.
     fn expected(&self, child_mass: f64, max: f64, odds: f64) -> f64 {
         let assumed = INITIAL_SURE_OUTCOMES / self.sure_outcomes;
         with_odds(child_mass.min(max), odds).min(with_odds(max, odds.powf(assumed)))

@@ -30,21 +30,18 @@ enum Kind {
 impl Instructions {
     /// Returns all that this processor has and kernels are compiled for, the best one first.
     pub fn available() -> Vec<Self> {
-        #[cfg(target_arch = "x86_64")]
-        let special = [
+        let all = [
             #[cfg(kernels = "avx512")]
             Avx512::new().map(Kind::Avx512),
             #[cfg(kernels = "avxvnni")]
             Avx2::new().zip(Avx2::with_vnni()).map(|(avx2, vnni)| Kind::AvxVnni(avx2, vnni)),
             #[cfg(kernels = "avx2")]
             Avx2::new().map(Kind::Avx2),
+            #[cfg(target_arch = "aarch64")]
+            Neon::new().map(Kind::Neon),
+            Some(Kind::Portable(Portable)),
         ];
-        #[cfg(target_arch = "aarch64")]
-        let special = [Neon::new().map(Kind::Neon)];
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let special = [None; 0];
-        let all = special.into_iter().flatten().chain([Kind::Portable(Portable)]);
-        all.map(Self).collect()
+        all.into_iter().flatten().map(Self).collect()
     }
 
     /// Returns those of this name, the best ones for `auto`, `None` where the processor has none such.

@@ -1,10 +1,14 @@
 //! The vectors of x86-64.
 #![expect(unsafe_code, reason = "the compiler cannot know the processor")]
-#![cfg_attr(feature = "native", allow(dead_code))]
+#![cfg_attr(
+    feature = "native",
+    allow(dead_code, reason = "kernels of one set at most are compiled")
+)]
 
 #[allow(clippy::wildcard_imports)] // some sixty names of one scheme
 use std::arch::x86_64::*;
 
+use super::detected::has;
 use super::vector::{Job, Simd};
 
 /// AVX2 with fused multiplication and halves, and with products of bytes if `VNNI`.
@@ -17,27 +21,19 @@ pub(crate) struct Avx512(());
 
 impl Avx2<false> {
     pub(crate) fn new() -> Option<Self> {
-        let is_there = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        is_there.then_some(Self(()))
+        has("avx2").then_some(Self(()))
     }
 }
 
 impl Avx2<true> {
     pub(crate) fn with_vnni() -> Option<Self> {
-        let is_there = is_x86_feature_detected!("avxvnni") && Avx2::new().is_some();
-        is_there.then_some(Self(()))
+        has("avxvnni").then_some(Self(()))
     }
 }
 
 impl Avx512 {
     pub(crate) fn new() -> Option<Self> {
-        let is_there = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vnni")
-            && Avx2::new().is_some();
-        is_there.then_some(Self(()))
+        has("avx512").then_some(Self(()))
     }
 }
 
