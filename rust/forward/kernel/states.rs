@@ -13,7 +13,7 @@ use crate::simd::vector::{Job, Simd};
 /// loaded states (see [`Simd::LOADS_STATES`]), loads for one group and 9 tokens take as long as the products; 5 tokens and
 /// two groups fill the registers, too, and need half the loads.
 pub(crate) const fn tile_sizes(loads_states: bool, is_rounded: bool) -> &'static [usize] {
-    if loads_states && !is_rounded { &[1, 2, 3, 4, 5] } else { &[1, 2, 3, 5, 7, 9] }
+    if loads_states && !is_rounded { &[1, 2, 3, 4, 5] } else { &[1, 2, 3, 4, 5, 7, 9] }
 }
 
 /// The tokens of a tile.
