@@ -195,6 +195,8 @@ def main() -> None:
         return
     from loading import write_random
 
+    if arguments.folder is not None:
+        arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         arguments.model = str(Path(folder, "model.gguf"))
         write_random(Path(arguments.model), arguments.shape, arguments.mix)

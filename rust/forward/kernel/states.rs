@@ -296,18 +296,23 @@ impl Numbers for Rounded {
     ) -> [[S::Floats; T]; G] {
         let width = if F::VALUES.is_some() { 8 } else { F::BITS };
         let halves = (eights.start / 2, eights.end / 2);
-        let mut sums = [[simd.splat_word(0); T]; G];
+        // Of one token and group, two sums take turns, since each waits for its last product.
+        let mut sums = [[[simd.splat_word(0); T]; G]; 2];
         let step = step::<F, T>();
         for first in eights.step_by(step) {
             unroll!(S, index in 0..step, 0 1 2 3 => {
-                dot_eight::<S, F, G, T>(simd, blocks, states, first + index, &mut sums);
+                let turn = if G * T == 1 { index % 2 } else { 0 };
+                dot_eight::<S, F, G, T>(simd, blocks, states, first + index, &mut sums[turn]);
             });
         }
         let mut products = [[simd.splat(0.0); T]; G];
         for token in 0..T {
             let factor = simd.splat(states[token].scale);
             for group in 0..G {
-                let mut sum = simd.finish(sums[group][token], width);
+                let mut sum = simd.finish(sums[0][group][token], width);
+                if G * T == 1 {
+                    sum = simd.add_words(sum, simd.finish(sums[1][group][token], width));
+                }
                 if is_offset {
                     let [first, last] = states[token].states.negative_sums;
                     let sum_of_states = match halves {
