@@ -235,7 +235,7 @@ bench-cpu: dev ## products a second of the kernels by type of weights; ARGS="--t
 bench-cpu-passes: dev ## passes of k tokens of a real shape; ARGS="--shape Qwen2.5-1.5B --mix Q4_K_M --context 8192"
 	$(BENCH_WITH_HELPERS) benches/forward_passes.py $(ARGS)
 
-bench-sizes: dev ## gain of automatic draft sizes on recorded answers; ARGS="--tokenizer llama --costs 1:48,9:109,32:391 ANSWERS.jsonl"
+bench-sizes: dev ## gain of automatic draft sizes on recorded answers; ARGS="--tokenizer llama --costs 1:40,9:108,32:383 ANSWERS.jsonl"
 	$(BENCH) benches/draft_sizes.py $(ARGS)
 
 bench-load: dev ## loading of a random GGUF file of a real shape; ARGS="--shape Llama-3.1-8B --mix Q4_K_M"

@@ -1,11 +1,11 @@
 """Gain of automatic draft sizes on recorded answers, by the costs of a model's forward passes.
 
-    make bench-sizes ARGS="--tokenizer llama --costs 1:48,9:109,32:391,512:5398 ANSWERS.jsonl ..."
+    make bench-sizes ARGS="--tokenizer llama --costs 1:40,5:69,9:108,32:383,512:5598 ANSWERS.jsonl ..."
 
 A simulation: sessions and budget are those of the decoding loop, a draft takes its CPU time, and a
 pass the time that `--costs` gives for its tokens, interpolated. No model runs, so nothing is
 drafted from predictions. The best sizes know how much of each draft is right, and verify as many
-nodes as save most time. With `--rival 1:51,512:6974`, the last columns have the prompts' share of
+nodes as save most time. With `--rival 1:49,512:6731`, the last columns have the prompts' share of
 the time, and the speedup of whole requests over an engine of these costs.
 """
 

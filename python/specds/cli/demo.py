@@ -70,7 +70,8 @@ _BASELINE = "without drafts"
 _NOTICED = 1.1
 # A further round begins only if it ends within these seconds.
 _MAX_SECONDS = 30.0
-# The first passes of a process read the weights from the file.
+# The first passes of a process read the weights from the file, and its first grammar (of the last
+# request) the texts of all tokens.
 _WARM_UP_TOKENS = 4
 
 
@@ -184,7 +185,8 @@ def run_demo(
             ]
         warm_up = Comparison(ways)
         warm_up.start_round()
-        warm_up.answer(requests[0], _WARM_UP_TOKENS)
+        for request in (requests[0], requests[-1]):
+            warm_up.answer(request, _WARM_UP_TOKENS)
         comparison = Comparison(ways)
         round_start = perf_counter()
         comparison.start_round()

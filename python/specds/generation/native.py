@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -117,8 +118,12 @@ class NativeRunner(Verifier):
             parents[1 : 1 + len(tree)] = tree.parents + 1  # others follow no token of the pass
             inputs.append((row, tokens, parents if size > 1 else None, size))
         logits = self._native.compute(self.states, inputs)
-        parts = np.split(logits, np.cumsum([size for *_, size in inputs])[:-1])
-        return [part[: 1 + len(tree)] for part, tree in zip(parts, trees, strict=True)]
+        ends = accumulate(size for *_, size in inputs)
+        starts = [end - size for end, (*_, size) in zip(ends, inputs, strict=True)]
+        return [
+            logits[start : start + 1 + len(tree)]
+            for start, tree in zip(starts, trees, strict=True)
+        ]
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in zip(self._rows, paths, strict=True):

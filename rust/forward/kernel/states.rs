@@ -296,7 +296,7 @@ impl Numbers for Rounded {
     ) -> [[S::Floats; T]; G] {
         let width = if F::VALUES.is_some() { 8 } else { F::BITS };
         let halves = (eights.start / 2, eights.end / 2);
-        // Of one token and group, two sums take turns, since each waits for its last product.
+        // A product waits for the one before it in its sum: one token and one group have two sums, which take turns.
         let mut sums = [[[simd.splat_word(0); T]; G]; 2];
         let step = step::<F, T>();
         for first in eights.step_by(step) {
