@@ -1,6 +1,6 @@
 """Gain of automatic draft sizes on recorded answers, by the costs of a model's forward passes.
 
-    make bench-sizes ARGS="--tokenizer llama --costs 1:40,5:69,9:108,32:383,512:5598 ANSWERS.jsonl ..."
+    make bench-sizes ARGS="--tokenizer llama --costs 1:40,9:108,32:383,512:5598 ANSWERS.jsonl ..."
 
 A simulation: sessions and budget are those of the decoding loop, a draft takes its CPU time, and a
 pass the time that `--costs` gives for its tokens, interpolated. No model runs, so nothing is

@@ -121,8 +121,7 @@ class NativeRunner(Verifier):
         ends = accumulate(size for *_, size in inputs)
         starts = [end - size for end, (*_, size) in zip(ends, inputs, strict=True)]
         return [
-            logits[start : start + 1 + len(tree)]
-            for start, tree in zip(starts, trees, strict=True)
+            logits[start : start + 1 + len(tree)] for start, tree in zip(starts, trees, strict=True)
         ]
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
