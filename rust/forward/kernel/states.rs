@@ -297,11 +297,12 @@ impl Numbers for Rounded {
         let width = if F::VALUES.is_some() { 8 } else { F::BITS };
         let halves = (eights.start / 2, eights.end / 2);
         // A product waits for the one before it in its sum: one token and one group have two sums, which take turns.
+        let takes_turns = S::IS_UNROLLED && G * T == 1;
         let mut sums = [[[simd.splat_word(0); T]; G]; 2];
         let step = step::<F, T>();
         for first in eights.step_by(step) {
             unroll!(S, index in 0..step, 0 1 2 3 => {
-                let turn = if G * T == 1 { index % 2 } else { 0 };
+                let turn = if takes_turns { index % 2 } else { 0 };
                 dot_eight::<S, F, G, T>(simd, blocks, states, first + index, &mut sums[turn]);
             });
         }
@@ -310,7 +311,7 @@ impl Numbers for Rounded {
             let factor = simd.splat(states[token].scale);
             for group in 0..G {
                 let mut sum = simd.finish(sums[0][group][token], width);
-                if G * T == 1 {
+                if takes_turns {
                     sum = simd.add_words(sum, simd.finish(sums[1][group][token], width));
                 }
                 if is_offset {
