@@ -120,8 +120,8 @@ fn by_tokens<N: Numbers, F: BlockKind>(
     tiles!(1 1 6, 2 4 3, 3 3 2, 4 1 2, 5 1 2, 7 1 1, 9 1 1);
 }
 
-/// A tile: `G` groups of rows at a time, `H` of floats where vectors have 8 lanes, times `T` tokens, whose states are block
-/// after block.
+/// A tile of `T` tokens, whose states are block after block, times groups of rows: of floats `G` at a time, or `H` where
+/// vectors have 8 lanes.
 struct Tile<'a, 'b, 'c, N, F, const G: usize, const H: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
@@ -187,10 +187,10 @@ fn products<S: Simd, N: Numbers, F: BlockKind, const G: usize, const T: usize>(
     let group_bytes = weights.group_bytes();
     let block_bytes = block_bytes(F::BITS) * S::LANES;
     let parts = parts(F::BITS);
-    // Processors do not predict the jump to the next tile. A single group is one stream, which they read faster by
-    // themselves if nothing but its bytes takes time.
+    // Processors do not predict the jump to the next tile.
     let ahead = if G == 1 { 4096 } else { G * group_bytes };
     let fetched = match G {
+        // Processors read a single stream faster by themselves if nothing but its bytes takes time.
         1 if N::IS_ROUNDED && T == 1 && matches!(F::BITS, 4 | 8) => 0,
         // A loop, since the compiler does not know the number. Written out, three tokens of Q4_K with AVX-512 take a
         // fifth longer, as does one of Q6_K.
