@@ -118,11 +118,10 @@ class NativeRunner(Verifier):
             parents[1 : 1 + len(tree)] = tree.parents + 1  # others follow no token of the pass
             inputs.append((row, tokens, parents if size > 1 else None, size))
         logits = self._native.compute(self.states, inputs)
-        ends = accumulate(size for *_, size in inputs)
-        starts = [end - size for end, (*_, size) in zip(ends, inputs, strict=True)]
-        return [
-            logits[start : start + 1 + len(tree)] for start, tree in zip(starts, trees, strict=True)
-        ]
+        starts = accumulate((size for *_, size in inputs), initial=0)
+        # The last start is the end of all rows.
+        rows = zip(starts, trees, strict=False)
+        return [logits[start : start + 1 + len(tree)] for start, tree in rows]
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in zip(self._rows, paths, strict=True):

@@ -296,7 +296,8 @@ impl Numbers for Rounded {
     ) -> [[S::Floats; T]; G] {
         let width = if F::VALUES.is_some() { 8 } else { F::BITS };
         let halves = (eights.start / 2, eights.end / 2);
-        // A product waits for the one before it in its sum: one token and one group have two sums, which take turns.
+        // Each product waits for the one before it in its sum. One token and one group have a single sum, so that it is
+        // split in two.
         let takes_turns = S::IS_UNROLLED && G * T == 1;
         let mut sums = [[[simd.splat_word(0); T]; G]; 2];
         let step = step::<F, T>();

@@ -5,10 +5,10 @@
 //! 1. Chunks of rows of [`CHUNK_BYTES`], which stay in the second-level cache while all tokens pass by.
 //! 2. Tiles of tokens, of the sizes [`tile_sizes`].
 //! 3. Tiles of groups of rows: as many as the registers have sums for. A vector of weights is unpacked once for all
-//!    tokens of a tile, and a state is broadcast once for all its groups. Of few tokens, several groups keep more sums
-//!    in flight than the latency of a multiplication takes; of more tokens, one group does. Whole sums of rounded
-//!    states wait for no multiplication, so that one group, a single stream from memory, is best, but for one token
-//!    where vectors have 8 lanes: with AVX2, four groups whose successors are prefetched are read faster.
+//!    tokens of a tile, and a state is broadcast once for all its groups. Few tokens have too few sums in one group to
+//!    hide the latency of float multiplications, so that these tiles have several groups. Rounded states take a quarter
+//!    of the multiplications, so that one group is enough, and as a single stream it is read faster. The exception is
+//!    one token where vectors have 8 lanes: with AVX2, four groups with prefetches of the next four are read faster.
 //! 4. Units of blocks along the columns, and in a unit blocks of 32 columns.
 //!
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
@@ -192,8 +192,8 @@ fn products<S: Simd, N: Numbers, F: BlockKind, const G: usize, const T: usize>(
     let fetched = match G {
         // Processors read a single stream faster by themselves if nothing but its bytes takes time.
         1 if N::IS_ROUNDED && T == 1 && matches!(F::BITS, 4 | 8) => 0,
-        // A loop, since the compiler does not know the number. Written out, three tokens of Q4_K with AVX-512 take a
-        // fifth longer, as does one of Q6_K.
+        // The compiler does not know this number, and so keeps the prefetches in a loop. When it unrolls them, three
+        // tokens of Q4_K take a fifth longer with AVX-512, and so does one token of Q6_K.
         1 => black_box(block_bytes),
         _ => block_bytes,
     };
